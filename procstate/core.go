@@ -93,15 +93,19 @@ const (
 	maxCoreAuxv     = 1 << 8
 )
 
-// OpenCore opens a core file. exe names the program that it is of, "" for the
+// OpenCore opens a core file, which may be compressed by zstd or gzip: it is unpacked to a
+// file without a name in $TMPDIR, or /var/tmp. exe names the program that it is of, "" for the
 // one it says it is of; a program of another build ID is refused. Close frees
 // what it holds.
 func OpenCore(path, exe string) (*Core, error) {
-	f, st, err := openRegular(path)
+	f, _, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
-	c := &Core{path: path, file: f, size: st.Size(), auxv: make(map[uint64]uint64)}
+	if f, err = unpackCore(f); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	c := &Core{path: path, file: f, auxv: make(map[uint64]uint64)}
 	if err := c.read(exe); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -127,6 +131,11 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 }
 
 func (c *Core) read(exe string) error {
+	st, err := c.file.Stat()
+	if err != nil {
+		return err
+	}
+	c.size = st.Size()
 	if err := c.readHeaders(); err != nil {
 		return err
 	}

@@ -2,9 +2,11 @@ package procstate
 
 import (
 	"bytes"
+	"compress/gzip"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 )
 
@@ -134,6 +137,61 @@ func TestCoreCutShort(t *testing.T) {
 	_, err := openCoreBytes(t, whole[:64+2*56])
 	if !errors.Is(err, ErrNotCore) || !strings.Contains(err.Error(), "cut short") {
 		t.Errorf("without notes: %v", err)
+	}
+}
+
+// A compressed core is the same; one whose end is missing is a core that was cut short.
+func TestCorePacked(t *testing.T) {
+	dump := make([]byte, 3<<20) // zeros, and a word at the end of each MB
+	notes := prstatus(7, 11, 0x401000, 0x7ffe0000)
+	for i := 1 << 20; i <= len(dump); i += 1 << 20 {
+		copy(dump[i-8:], "the word")
+	}
+	plain := coreOf(notes, elf.ET_CORE)
+	binary.LittleEndian.PutUint64(plain[64+56+32:], uint64(len(dump)))
+	binary.LittleEndian.PutUint64(plain[64+56+40:], uint64(len(dump)))
+	plain = append(plain[:len(plain)-16], dump...)
+	zst, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gz bytes.Buffer
+	z := gzip.NewWriter(&gz)
+	z.Write(plain)
+	z.Close()
+	t.Setenv("TMPDIR", t.TempDir())
+	for name, packed := range map[string][]byte{"zstd": zst.EncodeAll(plain, nil), "gzip": gz.Bytes()} {
+		c, err := openCoreBytes(t, packed)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if tids, _ := c.Threads(); len(tids) != 1 || tids[0] != 7 || c.Signal != 11 || c.Lacks != 0 {
+			t.Errorf("%s: threads %v, signal %d, %d bytes missing", name, tids, c.Signal, c.Lacks)
+		}
+		read := make([]byte, len(dump))
+		if n, err := c.ReadMemory(0x1000, read); n != len(dump) || err != nil || !bytes.Equal(read, dump) {
+			t.Errorf("%s: %d bytes of memory, %v", name, n, err)
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(c.file.Fd()), &st); err != nil || st.Nlink != 0 || st.Blocks*512 > 1<<20 {
+			t.Errorf("%s: the unpacked file has %d links and %d blocks, %v", name, st.Nlink, st.Blocks, err)
+		}
+		if cut, err := openCoreBytes(t, packed[:len(packed)*9/10]); err != nil || cut.Lacks == 0 || len(cut.threads) != 1 {
+			t.Errorf("%s, cut short: %+v, %v", name, cut, err)
+		}
+		if _, err := openCoreBytes(t, packed[:8]); !errors.Is(err, ErrNotCore) || !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s, its start: %v", name, err)
+		}
+		t.Setenv("TMPDIR", "/dev/null")
+		if _, err := openCoreBytes(t, packed); err == nil || !strings.Contains(err.Error(), "no room to unpack it") {
+			t.Errorf("%s, without a directory: %v", name, err)
+		}
+		t.Setenv("TMPDIR", t.TempDir())
+	}
+	for magic, command := range map[string]string{"\x04\x22\x4d\x18": "lz4 -d", "\xfd7zXZ\x00": "xz -dk", "BZh91AY": "bzip2 -dk"} {
+		if _, err := openCoreBytes(t, []byte(magic)); !errors.Is(err, ErrNotCore) || !strings.HasSuffix(err.Error(), "unpack it with "+command) {
+			t.Errorf("%q: %v", magic, err)
+		}
 	}
 }
 

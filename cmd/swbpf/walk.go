@@ -158,7 +158,7 @@ or not walked.`,
 	f.Var(&o.tids, "tid", "walk these threads only")
 	f.BoolVar(&o.json, "json", false, "write one JSON object per process")
 	f.StringVar(&o.symbols, "symbols", "yes", "`what` to look up: yes, functions (no lines, no inlined calls) or no, which is faster")
-	f.StringVar(&o.core, "core", "", "walk the threads of a core `file`")
+	f.StringVar(&o.core, "core", "", "walk the threads of a core `file`, which zstd or gzip may have compressed")
 	f.StringVar(&o.exe, "exe", "", "the program `file` of the core, when it is not where it was")
 	f.Var(&o.watch, "watch", "repeat at this interval until Ctrl-C, each distinct stack in one line")
 	f.BoolVar(&o.noGroup, "no-group", false, "show each thread and goroutine by itself, and each frame of a recursion")
