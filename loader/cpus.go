@@ -119,13 +119,7 @@ const checkCPUsEvery = time.Second
 
 // openCPUEvents opens the event on the given CPUs, disabled.
 func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
-	c := &cpuEvents{event: e, fds: make(map[int]int), born: make(map[int]uint64)}
-	c.attr = unix.PerfEventAttr{
-		Type:   e.typ,
-		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-		Config: e.config,
-		Bits:   unix.PerfBitDisabled,
-	}
+	c := &cpuEvents{event: e, attr: e.attr(), fds: make(map[int]int), born: make(map[int]uint64)}
 	if cfg.Frequency > 0 {
 		c.attr.Bits |= unix.PerfBitFreq
 		c.attr.Sample = uint64(cfg.Frequency)
@@ -178,6 +172,9 @@ func (c *cpuEvents) open(cpu int) error {
 	}
 	if most, ok := MaxFrequency(); ok && c.attr.Bits&unix.PerfBitFreq != 0 && errors.Is(err, unix.EINVAL) && int(c.attr.Sample) > most {
 		return fmt.Errorf("frequency %d Hz: the kernel allows %d at most; sysctl kernel.perf_event_max_sample_rate sets that", c.attr.Sample, most)
+	}
+	if c.event.pmu && errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("open event %s on CPU %d: %w: what it counts cannot be sampled, or not with these fields", c.event.Name, cpu, err)
 	}
 	if err != nil {
 		return diagnose(err, fmt.Sprintf("open event %s on CPU %d", c.event.Name, cpu))
@@ -295,13 +292,8 @@ func isUnsupportedEvent(err error) bool {
 // tracepoint. Programs attached so run whenever the tracepoint fires, on any
 // CPU and in any process; the event itself stays disabled and costs nothing.
 func openTracepoint(e Event, cpu int) (int, error) {
-	attr := unix.PerfEventAttr{
-		Type:   e.typ,
-		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-		Config: e.config,
-		Sample: 1,
-		Bits:   unix.PerfBitDisabled,
-	}
+	attr := e.attr()
+	attr.Sample = 1
 	fd, err := unix.PerfEventOpen(&attr, -1, cpu, -1, unix.PERF_FLAG_FD_CLOEXEC)
 	if err != nil {
 		return -1, diagnose(err, "open event "+e.Name)

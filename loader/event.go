@@ -24,8 +24,10 @@ type Event struct {
 	Name string // as perf has it
 	Unit Unit   // of Sample.Weight
 
-	typ    uint32 // PERF_TYPE_*, or the type of uprobes
-	config uint64 // PERF_COUNT_*, or the tracepoint's number
+	typ                      uint32 // PERF_TYPE_*, or the type of uprobes or another source
+	config, config1, config2 uint64 // PERF_COUNT_*, or the tracepoint's number; of other sources what they understand
+	bits                     uint64 // of struct perf_event_attr, from modifiers
+	pmu                      bool   // it is of a source that sysfs lists
 
 	file   string // of a uprobe, absolute; empty for all others
 	offset uint64 // of a uprobe in its file
@@ -48,7 +50,7 @@ func (e Event) IsTimer() bool { return e.Unit == UnitNanoseconds && !e.IsOffCPU(
 
 // HasDefaultFrequency reports whether the event is sampled at DefaultFrequency when
 // nothing else is asked for; all others are each time.
-func (e Event) HasDefaultFrequency() bool { return e.IsTimer() || e.typ == unix.PERF_TYPE_HARDWARE }
+func (e Event) HasDefaultFrequency() bool { return e.IsTimer() || e.isCounter() }
 
 // isZero reports whether e is no event.
 func (e Event) isZero() bool { return e.Name == "" }
@@ -66,6 +68,8 @@ var knownEvents = []Event{
 	{Name: "bus-cycles", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_BUS_CYCLES},
 	{Name: "ref-cycles", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_REF_CPU_CYCLES},
 	{Name: "stalled-cycles-frontend", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_STALLED_CYCLES_FRONTEND},
+	{Name: "idle-cycles-frontend", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_STALLED_CYCLES_FRONTEND},
+	{Name: "idle-cycles-backend", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_STALLED_CYCLES_BACKEND},
 	{Name: "stalled-cycles-backend", Unit: UnitCycles, typ: unix.PERF_TYPE_HARDWARE, config: unix.PERF_COUNT_HW_STALLED_CYCLES_BACKEND},
 	{Name: "cpu-clock", Unit: UnitNanoseconds, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_CPU_CLOCK},
 	{Name: "task-clock", Unit: UnitNanoseconds, typ: unix.PERF_TYPE_SOFTWARE, config: unix.PERF_COUNT_SW_TASK_CLOCK},
@@ -109,41 +113,69 @@ func (e *UnknownEventError) Error() string {
 	return msg + "; did you mean " + strings.Join(e.Near, ", ") + "?"
 }
 
-// ParseEvent returns the event of a name: one of perf's general events, off-cpu,
+// ParseEvent returns the event of a name: one of perf's general events, one of the
+// processor's counters as r01c2 or cpu/event=0xc2/, off-cpu,
 // wall, a tracepoint as subsystem:name, or a function of a program or library as
 // uprobe:FILE:FUNCTION or, when it returns, uretprobe:FILE:FUNCTION. FILE is
 // a path, or the name of a library or program as they are looked for;
 // in place of FUNCTION there may be FUNCTION+BYTES or an offset in the file,
-// 0xBYTES. Errors wrap *UnknownEventError, and *MissingError where events
+// 0xBYTES. Events other than those of a place may have perf's modifiers u, k and p behind a colon. Errors
+// wrap *UnknownEventError, and *MissingError where events
 // cannot be looked up.
 func ParseEvent(name string) (Event, error) {
-	for _, e := range knownEvents {
-		if e.Name == name {
-			return e, nil
-		}
+	sys, place, hasPlace := strings.Cut(name, ":")
+	if hasPlace && (sys == "uprobe" || sys == "uretprobe") {
+		return parseUprobe(name, sys == "uretprobe", place)
+	}
+	if e, ok, err := generalEvent(name); ok {
+		return e, err
 	}
 	for _, e := range []Event{OffCPU, Wall} {
 		if e.Name == name {
 			return e, nil
 		}
 	}
-	if sys, tp, ok := strings.Cut(name, ":"); ok {
-		if sys == "uprobe" || sys == "uretprobe" {
-			return parseUprobe(name, sys == "uretprobe", tp)
+	if i := max(strings.LastIndexByte(name, ':'), strings.LastIndexByte(name, '/')); i > 0 {
+		base := strings.TrimSuffix(name[:i+1], ":")
+		if e, ok, err := generalEvent(base); ok && err == nil {
+			if e, ok = e.modified(name[i+1:]); !ok {
+				return Event{}, &UnknownEventError{Name: name, Why: "its modifiers may be u, for user space alone, k, for the kernel alone, and p to ppp, for precise"}
+			}
+			e.Name = name
+			return e, nil
+		} else if ok {
+			return Event{}, err
 		}
-		return parseTracepoint(name, sys, tp)
+	}
+	if hasPlace {
+		return parseTracepoint(name, sys, place)
 	}
 	// Half-remembered tracepoints lack their subsystem; without tracefs the
 	// general names must do.
 	return Event{}, &UnknownEventError{Name: name, Near: nearNames(name, EventNames())}
 }
 
-// EventNames lists the names that ParseEvent knows: off-cpu, wall, the general
-// events, and the tracepoints where they can be looked up.
+// generalEvent returns the event of a name without modifiers that is of no place and no tracepoint. ok is
+// false where there is none.
+func generalEvent(name string) (e Event, ok bool, err error) {
+	for _, events := range [][]Event{knownEvents, cacheEvents} {
+		for _, e := range events {
+			if e.Name == name {
+				return e, true, nil
+			}
+		}
+	}
+	return counterEvent(pmuDir, name)
+}
+
+// EventNames lists names that ParseEvent knows: off-cpu, wall, the general
+// events, those of caches, and the tracepoints where they can be looked up.
 func EventNames() []string {
 	names := []string{OffCPU.Name, Wall.Name}
-	for _, e := range knownEvents {
-		names = append(names, e.Name)
+	for _, events := range [][]Event{knownEvents, cacheEvents} {
+		for _, e := range events {
+			names = append(names, e.Name)
+		}
 	}
 	if all, err := tracepointNames(); err == nil {
 		names = append(names, all...)

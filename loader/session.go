@@ -151,7 +151,7 @@ func (s *Session) open() error {
 	return nil
 }
 
-// openCPUs opens the event on all CPUs, or cpu-clock in place of cycles.
+// openCPUs opens the event on all CPUs, or cpu-clock in place of cycles that need not be precise.
 func (s *Session) openCPUs(online []int) error {
 	var err error
 	event := s.event
@@ -159,8 +159,8 @@ func (s *Session) openCPUs(online []int) error {
 		event = cpuClock
 	}
 	s.cpus, err = openCPUEvents(event, &s.cfg, online)
-	if err != nil && s.event.Unit == UnitCycles && isUnsupportedEvent(err) {
-		s.event = cpuClock
+	if err != nil && s.event.Unit == UnitCycles && isUnsupportedEvent(err) && !event.isPrecise() {
+		s.event = event.byClock()
 		if s.cpus, err = openCPUEvents(s.event, &s.cfg, online); err != nil {
 			err = fmt.Errorf("in place of %s, which this machine does not count: %w", event.Name, err)
 		}

@@ -103,6 +103,7 @@ do not allow recording.`,
   swbpf record --every 1m --keep 60 -o /var/tmp/cpu.pb.gz always on: the last hour, by minutes
   swbpf record --every 10s -o http://collector:4318       ... sent to a server
   swbpf record -e page-faults -p 4711 -d 10               who touches new memory
+  swbpf record -e cache-misses:u -p 4711 -d 10            who misses the caches, outside the kernel
   swbpf record --off-cpu -p 4711 -d 10 -o off.html        where a process waits, and how long
   swbpf record --wall --label build=42 -- ./request.sh    where a request's time goes
   swbpf record -e sched:sched_switch -c 100 -d 2          every 100th switch on a CPU
@@ -127,7 +128,7 @@ do not allow recording.`,
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "record what runs in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
 	f.VarP(&o.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
-	f.StringVarP(&o.event, "event", "e", "", "`event` by perf's name, or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
+	f.VarP((*eventValue)(&o.event), "event", "e", "`event` by perf's name, with its modifiers u, k and p; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
 	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe, what the uretprobe returns (ret); with :bytes, :nanoseconds or another unit where the name does not tell")
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
 	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -303,6 +304,28 @@ func TestRecordChain(t *testing.T) {
 				r.wantChain(t, tc.name, tc.check)
 			})
 		}
+	}
+}
+
+// TestRecordModifiers: with u the samples are of user space, with k of the kernel, in the same proportion as without.
+func TestRecordModifiers(t *testing.T) {
+	user, kernel := make(map[string]float64), make(map[string]float64)
+	for _, event := range []string{"cpu-clock:u", "cpu-clock:k", "cpu-clock"} {
+		r := runRecord(t, "-F", "997", "-e", event, "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64", "count=2000000", "status=none")
+		for _, s := range r.profile.Sample {
+			if inKernel(s.Location[0]) {
+				kernel[event] += float64(s.Value[0])
+			} else {
+				user[event] += float64(s.Value[0])
+			}
+		}
+	}
+	u, k := user["cpu-clock:u"], kernel["cpu-clock:k"]
+	if u < 100 || k < 100 || kernel["cpu-clock:u"] > 0 || user["cpu-clock:k"] > 0 {
+		t.Errorf("samples of user space %v, of the kernel %v", user, kernel)
+	}
+	if share, both := k/(u+k), kernel["cpu-clock"]/(user["cpu-clock"]+kernel["cpu-clock"]); math.Abs(share-both) > 0.1 {
+		t.Errorf("%.2f of the samples are of the kernel, and %.2f of those without modifiers", share, both)
 	}
 }
 

@@ -81,8 +81,9 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		rate = fmt.Sprintf(" at %d Hz", s.FrequencyHz)
 	}
 	fmt.Fprintf(w, "%s of %s%s in %.1f s, %s\n", plural(s.Samples, "sample"), s.Event, rate, s.DurationSeconds, plural(s.Processes, "process"))
-	if r.opt.event == "cycles" && s.Event != "cycles" {
-		fmt.Fprintf(w, "  (%s: this machine counts no cycles)\n", s.Event)
+	if s.Event != r.opt.event {
+		asked, _, _ := strings.Cut(r.opt.event, ":")
+		fmt.Fprintf(w, "  (%s: this machine counts no %s)\n", s.Event, asked)
 	}
 	if s.Samples == 0 && s.Lost == 0 && s.FrequencyHz > 0 {
 		fmt.Fprintln(w, "  (nothing ran at the moments of sampling: -F makes more of them, --wall records waiting too)")

@@ -65,7 +65,7 @@ the privileges do not allow sampling.`,
 	f.VarP(&o.record.pids, "pid", "p", "sample these processes only, threads born later included")
 	f.StringArrayVar(&o.record.cgroups, "cgroup", nil, "sample what runs in the cgroup of this `name` only: a path, a unit of systemd, a container's ID; may be repeated")
 	f.VarP(&o.record.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
-	f.StringVarP(&o.record.event, "event", "e", "", "`event` by perf's name (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
+	f.VarP((*eventValue)(&o.record.event), "event", "e", "`event` by perf's name (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
 	f.VarP(&o.record.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.StringVar(&o.record.weight, "weight", "", "count events by a `field` of the tracepoint or an argument of the probe, as record does")
 	f.BoolVar(&o.record.offCPU, "off-cpu", false, "show where threads wait, by time")
