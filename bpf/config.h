@@ -54,6 +54,23 @@ const volatile u32 weight_offset = 0;
 const volatile u32 weight_size = 0;
 const volatile bool weight_signed = false;
 
+/* Tracepoints and uprobes: what has to hold of numbers in the program's context for
+ * an occurrence to count (eventfilter.h). */
+enum comparison_kind { COMPARE_EQUAL, COMPARE_LESS, COMPARE_AT_MOST };
+struct condition {
+	u64 mask;  /* bits of the number that are compared */
+	u64 value; /* with this */
+	u32 offset;
+	u8 size;        /* bytes, 8 at most */
+	u8 unused_bits; /* of 64 */
+	u8 comparison;
+	bool is_signed;
+	bool is_negated;
+	u8 unused[7];
+};
+const volatile struct condition conditions[MAX_CONDITIONS] = {};
+const volatile u32 condition_count = 0;
+
 /* Off-CPU time: the least duration of interest in ns, and whether the
  * tracepoint sched_switch tells the state (5.18). Whether time on the CPU is
  * accounted for, too. */

@@ -142,6 +142,7 @@ enum limits {
 	PIECE = 512,       /* bytes of words with a bit each in a mask */
 	GROUP = 64 * PIECE, /* bytes of pieces with a bit each in a mask */
 	MAX_KERNEL_FRAMES = 127, /* the default of sysctl kernel.perf_event_max_stack */
+	MAX_CONDITIONS = 8,      /* numbers that a filter compares */
 	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
 	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */
 	MAX_GAPS = 232,          /* unreadable pieces of stacks that are left out */
@@ -178,6 +179,7 @@ struct counters {
 	u64 skipped_idle;    /* the idle task */
 	u64 skipped_filter;  /* a task that is not among those asked for */
 	u64 skipped_period;  /* tracepoints or uprobes between two samples */
+	u64 skipped_numbers; /* tracepoints or uprobes whose numbers are not those asked for */
 	u64 skipped_short;   /* times off the CPU shorter than the least of interest */
 	u64 skipped_rate;    /* times off the CPU at a rate above the limit */
 

@@ -5,6 +5,7 @@
  * (record.h). Nothing is unwound here.
  */
 #include "deferred.h"
+#include "eventfilter.h"
 #include "exec.h"
 #include "goroutine.h"
 #include "kernelstack.h"
@@ -23,6 +24,7 @@ const struct kernel_regs *kernel_regs_type __attribute__((unused));
 enum kernel_stacks kernel_stacks_type __attribute__((unused));
 enum user_state user_state_type __attribute__((unused));
 enum stack_end_kind stack_end_kind_type __attribute__((unused));
+enum comparison_kind comparison_kind_type __attribute__((unused));
 enum off_cpu_state off_cpu_state_type __attribute__((unused));
 enum limits limits_type __attribute__((unused));
 const struct off_cpu_end *off_cpu_end_type __attribute__((unused));
@@ -340,6 +342,10 @@ INLINE void on_point(void *ctx, bool in_kernel)
 	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
 		return;
 	struct counters *n = &r->counters;
+	if (!passes_filter(ctx)) {
+		n->skipped_numbers++;
+		return;
+	}
 	n->weight += weight_of(ctx);
 	if (n->weight < point_period) {
 		n->skipped_period++;

@@ -38,6 +38,8 @@ const (
 	ProbesMapWaitingRecords  = "waiting_records"
 	ProbesMapWantedCgroups   = "wanted_cgroups"
 	ProbesProgOnProbedTask   = "on_probed_task"
+	ProbesVarConditionCount  = "condition_count"
+	ProbesVarConditions      = "conditions"
 	ProbesVarCopyKernel      = "copy_kernel"
 	ProbesVarFilterCgroups   = "filter_cgroups"
 	ProbesVarFilterProcesses = "filter_processes"
@@ -130,6 +132,8 @@ type ProbesMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProbesVariableSpecs struct {
+	ConditionCount  *ebpf.VariableSpec `ebpf:"condition_count"`
+	Conditions      *ebpf.VariableSpec `ebpf:"conditions"`
 	CopyKernel      *ebpf.VariableSpec `ebpf:"copy_kernel"`
 	FilterCgroups   *ebpf.VariableSpec `ebpf:"filter_cgroups"`
 	FilterProcesses *ebpf.VariableSpec `ebpf:"filter_processes"`
@@ -210,6 +214,8 @@ func (m *ProbesMaps) Close() error {
 //
 // It can be passed to LoadProbesObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProbesVariables struct {
+	ConditionCount  *ebpf.Variable `ebpf:"condition_count"`
+	Conditions      *ebpf.Variable `ebpf:"conditions"`
 	CopyKernel      *ebpf.Variable `ebpf:"copy_kernel"`
 	FilterCgroups   *ebpf.Variable `ebpf:"filter_cgroups"`
 	FilterProcesses *ebpf.Variable `ebpf:"filter_processes"`

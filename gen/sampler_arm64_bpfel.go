@@ -13,6 +13,27 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type SamplerComparisonKind uint32
+
+const (
+	SamplerComparisonKindCOMPARE_EQUAL   SamplerComparisonKind = 0
+	SamplerComparisonKindCOMPARE_LESS    SamplerComparisonKind = 1
+	SamplerComparisonKindCOMPARE_AT_MOST SamplerComparisonKind = 2
+)
+
+type SamplerCondition struct {
+	_          structs.HostLayout
+	Mask       uint64
+	Value      uint64
+	Offset     uint32
+	Size       uint8
+	UnusedBits uint8
+	Comparison uint8
+	IsSigned   bool
+	IsNegated  bool
+	Unused     [7]uint8
+}
+
 type SamplerCounters struct {
 	_               structs.HostLayout
 	Samples         uint64
@@ -27,6 +48,7 @@ type SamplerCounters struct {
 	SkippedIdle     uint64
 	SkippedFilter   uint64
 	SkippedPeriod   uint64
+	SkippedNumbers  uint64
 	SkippedShort    uint64
 	SkippedRate     uint64
 	Weight          uint64
@@ -216,6 +238,7 @@ const (
 	SamplerLimitsPIECE             SamplerLimits = 512
 	SamplerLimitsGROUP             SamplerLimits = 32768
 	SamplerLimitsMAX_KERNEL_FRAMES SamplerLimits = 127
+	SamplerLimitsMAX_CONDITIONS    SamplerLimits = 8
 	SamplerLimitsMAX_RETURNS       SamplerLimits = 64
 	SamplerLimitsMAX_GO_HEAD       SamplerLimits = 512
 	SamplerLimitsMAX_GAPS          SamplerLimits = 232
@@ -480,6 +503,9 @@ const (
 	SamplerProgOnUprobe          = "on_uprobe"
 	SamplerProgOnWaitingTask     = "on_waiting_task"
 	SamplerProgOnWaking          = "on_waking"
+	SamplerVarComparisonKindType = "comparison_kind_type"
+	SamplerVarConditionCount     = "condition_count"
+	SamplerVarConditions         = "conditions"
 	SamplerVarCopyKernel         = "copy_kernel"
 	SamplerVarCpuRingType        = "cpu_ring_type"
 	SamplerVarFilterCgroups      = "filter_cgroups"
@@ -596,6 +622,9 @@ type SamplerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerVariableSpecs struct {
+	ComparisonKindType *ebpf.VariableSpec `ebpf:"comparison_kind_type"`
+	ConditionCount     *ebpf.VariableSpec `ebpf:"condition_count"`
+	Conditions         *ebpf.VariableSpec `ebpf:"conditions"`
 	CopyKernel         *ebpf.VariableSpec `ebpf:"copy_kernel"`
 	CpuRingType        *ebpf.VariableSpec `ebpf:"cpu_ring_type"`
 	FilterCgroups      *ebpf.VariableSpec `ebpf:"filter_cgroups"`
@@ -696,6 +725,9 @@ func (m *SamplerMaps) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerVariables struct {
+	ComparisonKindType *ebpf.Variable `ebpf:"comparison_kind_type"`
+	ConditionCount     *ebpf.Variable `ebpf:"condition_count"`
+	Conditions         *ebpf.Variable `ebpf:"conditions"`
 	CopyKernel         *ebpf.Variable `ebpf:"copy_kernel"`
 	CpuRingType        *ebpf.Variable `ebpf:"cpu_ring_type"`
 	FilterCgroups      *ebpf.Variable `ebpf:"filter_cgroups"`

@@ -48,6 +48,9 @@ type Config struct {
 	// Weight is 1. Then Period is a sum of weights.
 	Weight Weight
 
+	// Filter says which occurrences of a tracepoint or uprobe count at all.
+	Filter Filter
+
 	// MinOffCPU is the least duration of a sample of OffCPU; 0 means
 	// DefaultMinOffCPU. With Wall shorter ones are added to the thread's next.
 	MinOffCPU time.Duration
@@ -97,6 +100,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("event %s: only timers and counters are sampled by frequency; this is sampled by period", c.Event.Name)
 	case !c.Weight.isZero() && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
 		return fmt.Errorf("event %s: only tracepoints and uprobes have a weight", c.Event.Name)
+	case len(c.Filter.conditions) > 0 && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
+		return fmt.Errorf("event %s: only tracepoints and uprobes have a filter", c.Event.Name)
 	case c.Event.IsOffCPU() && c.Period > 1:
 		return fmt.Errorf("event %s: it has no period", c.Event.Name)
 	case c.MinOffCPU < 0:

@@ -117,6 +117,8 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	if testRejectChanges {
 		mirror = 1 << 40 // more than there is
 	}
+	var conditions [maxConditions]gen.SamplerCondition
+	copy(conditions[:], s.cfg.Filter.conditions)
 	for name, value := range map[string]any{
 		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
 		gen.SamplerVarWholeLimit:      uint64(s.cfg.whole),
@@ -135,6 +137,8 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarWeightOffset:    uint32(s.cfg.Weight.offset),
 		gen.SamplerVarWeightSize:      uint32(s.cfg.Weight.size),
 		gen.SamplerVarWeightSigned:    s.cfg.Weight.signed,
+		gen.SamplerVarConditions:      conditions,
+		gen.SamplerVarConditionCount:  uint32(len(s.cfg.Filter.conditions)),
 		gen.SamplerVarMinOffCpu:       uint64(s.cfg.MinOffCPU),
 		gen.SamplerVarWithOnCpu:       s.event.IsWall(),
 		gen.SamplerVarHaveSwitchState: tellsState,

@@ -18,6 +18,8 @@ type Stats struct {
 	SkippedFilter uint64 // processes and cgroups not asked for
 	SkippedPeriod uint64 // tracepoints or uprobes between two samples
 
+	SkippedNumbers uint64 // tracepoints or uprobes that do not pass the Filter
+
 	// Of OffCPU and Wall: times shorter than Config.MinOffCPU, and times
 	// without a stack, as there were too many, with their sum in ns.
 	SkippedShort  uint64
@@ -73,7 +75,7 @@ var LostHelp = map[string]string{
 
 // fired is the number of events that the programs saw.
 func (s *Stats) fired() uint64 {
-	return s.Samples + s.Lost() + s.SkippedIdle + s.SkippedFilter + s.SkippedPeriod +
+	return s.Samples + s.Lost() + s.SkippedIdle + s.SkippedFilter + s.SkippedPeriod + s.SkippedNumbers +
 		s.SkippedShort + s.SkippedRate
 }
 
@@ -105,6 +107,7 @@ func (s *Session) readStats() (Stats, error) {
 		st.SkippedIdle += c.SkippedIdle
 		st.SkippedFilter += c.SkippedFilter
 		st.SkippedPeriod += c.SkippedPeriod
+		st.SkippedNumbers += c.SkippedNumbers
 		st.SkippedShort += c.SkippedShort
 		st.SkippedRate += c.SkippedRate
 		st.UnsampledTime += c.UnsampledTime

@@ -1,7 +1,6 @@
 package loader
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -83,25 +82,33 @@ var fieldLine = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^\s*field:(.*);\s*offset:(\d+);\s*size:(\d+);\s*signed:([01]);`)
 })
 
-// fieldOf looks up a field in the format of a tracepoint.
-func fieldOf(e Event, name string) (Weight, error) {
+// formatOf returns how the kernel describes the record of a tracepoint.
+func formatOf(e Event) (string, error) {
 	read, done, err := openTracefs()
 	if err != nil {
-		return Weight{}, fmt.Errorf("event %s: %w", e.Name, err)
+		return "", fmt.Errorf("event %s: %w", e.Name, err)
 	}
 	defer done()
 	sys, tp, _ := strings.Cut(e.Name, ":")
 	b, err := read("events/" + sys + "/" + tp + "/format")
 	if errors.Is(err, fs.ErrPermission) {
-		return Weight{}, fmt.Errorf("event %s: %w", e.Name, &MissingError{What: "permission to read tracefs", Remedy: "run as root"})
+		return "", fmt.Errorf("event %s: %w", e.Name, &MissingError{What: "permission to read tracefs", Remedy: "run as root"})
 	}
 	if err != nil {
-		return Weight{}, fmt.Errorf("event %s: %w", e.Name, err)
+		return "", fmt.Errorf("event %s: %w", e.Name, err)
+	}
+	return string(b), nil
+}
+
+// fieldOf looks up a field in the format of a tracepoint.
+func fieldOf(e Event, name string) (Weight, error) {
+	format, err := formatOf(e)
+	if err != nil {
+		return Weight{}, err
 	}
 	var numbers []string
-	lines := bufio.NewScanner(strings.NewReader(string(b)))
-	for lines.Scan() {
-		w, ok := parseField(lines.Text())
+	for line := range strings.Lines(format) {
+		w, ok := parseField(line)
 		if !ok {
 			continue
 		}
@@ -132,6 +139,9 @@ func parseField(line string) (w Weight, ok bool) {
 	w.offset, _ = strconv.Atoi(m[2])
 	w.size, _ = strconv.Atoi(m[3])
 	w.signed = m[4] == "1"
+	if size, signed, ok := argumentType(strings.TrimPrefix(strings.Join(words[:len(words)-1], " "), "const ")); ok && w.size == 8 {
+		w.size, w.signed = size, signed // a register, of which a system call has used as much
+	}
 	switch {
 	case strings.HasPrefix(w.Name, "common_") || strings.ContainsAny(m[1], "[]*") || strings.Contains(m[1], "__data_loc"):
 		return w, false
@@ -139,6 +149,19 @@ func parseField(line string) (w Weight, ok bool) {
 		return w, false
 	}
 	return w, true
+}
+
+// argumentType tells of arguments of system calls that do not fill a register how large they are.
+func argumentType(ctype string) (size int, signed, ok bool) {
+	switch ctype {
+	case "int", "pid_t", "key_t", "key_serial_t", "clockid_t", "timer_t", "mqd_t", "rwf_t", "__s32":
+		return 4, true, true
+	case "unsigned int", "unsigned", "uid_t", "gid_t", "qid_t", "u32", "__u32", "uint32_t":
+		return 4, false, true
+	case "umode_t":
+		return 2, false, true
+	}
+	return 0, false, false
 }
 
 // Where functions find their arguments and leave their result, as offsets in

@@ -24,6 +24,7 @@ type recordOptions struct {
 	command     []string
 	event       string
 	weight      string
+	filter      string
 	offCPU      bool
 	wall        bool
 	minOffCPU   durationValue
@@ -130,6 +131,7 @@ do not allow recording.`,
 	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.VarP((*eventValue)(&o.event), "event", "e", "`event` by perf's name, with its modifiers u, k and p; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
 	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe, what the uretprobe returns (ret); with :bytes, :nanoseconds or another unit where the name does not tell")
+	f.StringVar(&o.filter, "filter", "", "only events of -e of which this `condition` holds, of what --weight can name: 'ret == -ENOENT', 'arg1 >= 4096 && arg2 & 1'")
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
 	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")
 	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs); --wall adds them to the thread's next one")

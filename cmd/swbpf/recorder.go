@@ -98,8 +98,12 @@ func (r *recorder) start(reads bool) error {
 	if err != nil {
 		return err
 	}
+	filter, err := loader.ParseFilter(event, o.filter)
+	if err != nil {
+		return err
+	}
 	cfg := loader.Config{
-		Event: event, Weight: weight, Frequency: int(o.frequency), Period: uint64(o.period), StackBytes: int(o.stackBytes),
+		Event: event, Weight: weight, Filter: filter, Frequency: int(o.frequency), Period: uint64(o.period), StackBytes: int(o.stackBytes),
 		Kernel: !o.noKernel, PIDs: o.pids, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
 	cfg.Changes = o.frequency >= changesFrom || o.frequency == 0 && (o.period > 0 || !event.HasDefaultFrequency())
@@ -374,6 +378,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.Lost, s.LostByReason = st.Lost(), st.LostByReason()
 	s.BytesCopied, s.BytesSent = st.StackBytes, st.RingBytes
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
+	s.LeftOut = st.SkippedNumbers
 	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
 	s.OffCPUMissed = st.MissedSwitches
 	s.UnreadableStacks, s.PartialRegisters, s.Exiting = st.UnreadableStack, st.PartialRegs, st.Exited

@@ -47,6 +47,7 @@ type figures struct {
 type detail struct {
 	Weight              string            `json:"weight,omitempty"` // by which events count
 	OffCPUNSByState     map[string]uint64 `json:"off_cpu_ns_by_state,omitempty"`
+	LeftOut             uint64            `json:"left_out,omitempty"`              // by --filter
 	OffCPUSkippedShort  uint64            `json:"off_cpu_skipped_short,omitempty"` // below --min-off-cpu
 	OffCPUUnsampled     uint64            `json:"off_cpu_unsampled,omitempty"`     // too many within a short time
 	OffCPUUnsampledNS   uint64            `json:"off_cpu_unsampled_ns,omitempty"`

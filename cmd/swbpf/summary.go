@@ -85,6 +85,9 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		asked, _, _ := strings.Cut(r.opt.event, ":")
 		fmt.Fprintf(w, "  (%s: this machine counts no %s)\n", s.Event, asked)
 	}
+	if r.opt.filter != "" {
+		fmt.Fprintf(w, "  (--filter leaves out %s)\n", plural(s.LeftOut, "other"))
+	}
 	if s.Samples == 0 && s.Lost == 0 && s.FrequencyHz > 0 {
 		fmt.Fprintln(w, "  (nothing ran at the moments of sampling: -F makes more of them, --wall records waiting too)")
 	}

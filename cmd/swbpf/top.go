@@ -68,6 +68,7 @@ the privileges do not allow sampling.`,
 	f.VarP((*eventValue)(&o.record.event), "event", "e", "`event` by perf's name (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
 	f.VarP(&o.record.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.StringVar(&o.record.weight, "weight", "", "count events by a `field` of the tracepoint or an argument of the probe, as record does")
+	f.StringVar(&o.record.filter, "filter", "", "only events of which this `condition` holds, as record does")
 	f.BoolVar(&o.record.offCPU, "off-cpu", false, "show where threads wait, by time")
 	f.BoolVar(&o.record.wall, "wall", false, "show time on and off the CPU together")
 	f.Var(&o.record.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs)")

@@ -1,0 +1,169 @@
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// Filter says which occurrences of a tracepoint or uprobe are sampled: those of which all conditions hold. Make
+// one with ParseFilter; the zero Filter is none.
+type Filter struct {
+	conditions []gen.SamplerCondition
+}
+
+const maxConditions = int(gen.SamplerLimitsMAX_CONDITIONS)
+
+var filterTerm = regexp.MustCompile(`^\s*(\w+)\s*(==|!=|<=|>=|<|>|&)\s*(.*?)\s*$`)
+
+// ParseFilter reads a filter for an event, in the kernel's notation for those of tracepoints: NAME OPERATOR
+// VALUE, and more of these behind &&. NAME is a field of the tracepoint, or what ParseWeight takes of a
+// uprobe. The operators are ==, !=, <, <=, >, >= and &, which asks for any of some bits. VALUE is a number, which
+// may be an error's, as -ENOENT; or, with == and !=, text that a field of characters has. An
+// empty text is the zero Filter.
+func ParseFilter(e Event, text string) (Filter, error) {
+	var f Filter
+	if text == "" {
+		return f, nil
+	}
+	if !e.IsTracepoint() && !e.IsUprobe() {
+		return f, fmt.Errorf("event %s: only tracepoints and uprobes have a filter", e.Name)
+	}
+	for _, term := range strings.Split(text, "&&") {
+		m := filterTerm.FindStringSubmatch(term)
+		if m == nil || strings.Contains(term, "||") {
+			return Filter{}, fmt.Errorf("filter %q: should be NAME OPERATOR VALUE, with ==, !=, <, <=, >, >= or &, and more of these only behind &&", strings.TrimSpace(term))
+		}
+		if err := f.add(e, m[1], m[2], m[3]); err != nil {
+			return Filter{}, err
+		}
+	}
+	if len(f.conditions) > maxConditions {
+		return Filter{}, fmt.Errorf("filter %q: more than %d numbers to compare", text, maxConditions)
+	}
+	return f, nil
+}
+
+// add adds the conditions of a term.
+func (f *Filter) add(e Event, name, operator, value string) error {
+	if e.IsTracepoint() {
+		at, isText, err := charactersOf(e, name)
+		switch {
+		case err != nil:
+			return err
+		case isText && operator != "==" && operator != "!=":
+			return fmt.Errorf("event %s: %s is text, which is compared by == and !=", e.Name, name)
+		case isText:
+			return f.addText(e, name, at, operator == "!=", value)
+		}
+	}
+	w, err := numberOf(e, name)
+	if err != nil {
+		return err
+	}
+	number, err := parseNumber(value)
+	if err != nil {
+		return fmt.Errorf("event %s: %s %s %s: %w", e.Name, name, operator, value, err)
+	}
+	c := gen.SamplerCondition{
+		Mask: ^uint64(0), Value: number,
+		Offset: uint32(w.offset), Size: uint8(w.size), UnusedBits: uint8(64 - 8*w.size), IsSigned: w.signed,
+	}
+	switch operator {
+	case "<", ">=":
+		c.Comparison = uint8(gen.SamplerComparisonKindCOMPARE_LESS)
+	case "<=", ">":
+		c.Comparison = uint8(gen.SamplerComparisonKindCOMPARE_AT_MOST)
+	case "&":
+		c.Mask, c.Value = number, 0
+	}
+	c.IsNegated = operator == "!=" || operator == ">=" || operator == ">" || operator == "&"
+	f.conditions = append(f.conditions, c)
+	return nil
+}
+
+// numberOf finds a number in the context of a point's program.
+func numberOf(e Event, name string) (Weight, error) {
+	if e.IsTracepoint() {
+		return fieldOf(e, name)
+	}
+	return argumentOf(e, name)
+}
+
+// parseNumber reads a whole number, or that of an error, as the 64 bits that it is.
+func parseNumber(s string) (uint64, error) {
+	digits, negative := strings.CutPrefix(s, "-")
+	n, err := strconv.ParseUint(digits, 0, 64)
+	if err != nil {
+		for errno := unix.Errno(1); errno < 256 && err != nil; errno++ {
+			if unix.ErrnoName(errno) == digits {
+				n, err = uint64(errno), nil
+			}
+		}
+	}
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return 0, errors.New("this number has more than 64 bits")
+	case err != nil:
+		return 0, errors.New("this is no number")
+	case negative:
+		return -n, nil
+	}
+	return n, nil
+}
+
+// characterLine is what the format of a tracepoint says of a field of so many characters.
+var characterLine = regexp.MustCompile(`(?m)^\s*field:char (\w+)\[\d+\];\s*offset:(\d+);\s*size:(\d+);`)
+
+// characters are where a text is in the context of a program, which is filled up with zero bytes.
+type characters struct{ offset, size int }
+
+// charactersOf looks for a field of text. ok is false where the tracepoint has none of the name.
+func charactersOf(e Event, name string) (at characters, ok bool, err error) {
+	format, err := formatOf(e)
+	if err != nil {
+		return at, false, err
+	}
+	for _, m := range characterLine.FindAllStringSubmatch(format, -1) {
+		if m[1] == name {
+			at.offset, _ = strconv.Atoi(m[2])
+			at.size, _ = strconv.Atoi(m[3])
+			return at, true, nil
+		}
+	}
+	return at, false, nil
+}
+
+// addText adds conditions that hold of a text up to the zero byte behind it, or do not.
+func (f *Filter) addText(e Event, name string, at characters, negated bool, text string) error {
+	if n := len(text); n >= 2 && text[0] == text[n-1] && (text[0] == '"' || text[0] == '\'') {
+		text = text[1 : n-1]
+	}
+	if len(text) >= at.size || strings.Contains(text, "\x00") {
+		return fmt.Errorf("event %s: %s has %d characters at most", e.Name, name, at.size-1)
+	}
+	if negated && len(text) >= 8 { // it takes several, one of which has to fail
+		return fmt.Errorf("event %s: %s: text of more than 7 characters is compared by == alone", e.Name, name)
+	}
+	for b := []byte(text + "\x00"); len(b) > 0; {
+		var value, mask [8]byte
+		n := copy(value[:], b)
+		b = b[n:]
+		for i := range n {
+			mask[i] = 0xff
+		}
+		f.conditions = append(f.conditions, gen.SamplerCondition{
+			Mask: binary.NativeEndian.Uint64(mask[:]), Value: binary.NativeEndian.Uint64(value[:]),
+			Offset: uint32(at.offset), Size: uint8(n), UnusedBits: uint8(64 - 8*n), IsNegated: negated,
+		})
+		at.offset += n
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package loader
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/gen"
+)
+
+// How many events pass a filter is what the program did, and the others are counted.
+func TestFilter(t *testing.T) {
+	kernelTest(t)
+	for _, c := range []struct {
+		event, filter string
+		pass          uint64 // of getpriority(10, -1) to (19, -1) and (10, 1) to (19, 1), which are refused
+	}{
+		{"syscalls:sys_enter_getpriority", "who == -1", 10},
+		{"syscalls:sys_enter_getpriority", "who != -1", 10},
+		{"syscalls:sys_enter_getpriority", "who < 0", 10},
+		{"syscalls:sys_enter_getpriority", "who>0&&which<13", 3},
+		{"syscalls:sys_enter_getpriority", "which<=13", 8},
+		{"syscalls:sys_enter_getpriority", "which > 17", 4},
+		{"syscalls:sys_enter_getpriority", "which >= 0x11 && who >= 1", 3},
+		{"syscalls:sys_enter_getpriority", "which & 5", 14}, // not 10, 16 and 18
+		{"syscalls:sys_enter_getpriority", "which & 5 && which != 13 && which < 18", 10},
+		{"syscalls:sys_exit_getpriority", "ret == -EINVAL", 20},
+		{"syscalls:sys_exit_getpriority", "ret == -EPERM", 0},
+		{"syscalls:sys_exit_getpriority", "ret < 0", 20},
+		{"uprobe:libc:getpriority", "arg1 == 7", 0}, // this program does not call it
+	} {
+		e := mustParse(t, c.event)
+		f, err := ParseFilter(e, c.filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(Config{Event: e, Filter: f, PIDs: []int{unix.Getpid()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for which := 10; which < 20; which++ {
+			unix.Getpriority(which, -1)
+			unix.Getpriority(which, 1)
+		}
+		st := stats(t, s)
+		if left := st.SkippedNumbers; st.Samples != c.pass || left != 20-c.pass && !e.IsUprobe() {
+			t.Errorf("%s: %d samples and %d left out, want %d", c.filter, st.Samples, left, c.pass)
+		}
+		s.Close()
+	}
+}
+
+// Text of a tracepoint is compared up to its end.
+func TestFilterOfText(t *testing.T) {
+	kernelTest(t)
+	for filter, passes := range map[string]bool{
+		`comm == "a name"`: true, "comm == 'a name'": true, "comm == a name": true, "comm == a nam": false, "comm == a names": false,
+		"comm != a name": false, "comm != another": true, "comm == 0123456789abcde": false,
+	} {
+		e := mustParse(t, "sched:sched_process_exit")
+		f, err := ParseFilter(e, filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd, s := started(t, Config{Event: e, Filter: f}, "sh", "-c", "printf 'a name' > /proc/$$/comm")
+		finish(t, cmd, s)
+		if st := stats(t, s); st.Samples > 0 != passes || st.SkippedNumbers > 0 == passes {
+			t.Errorf("%s: %d samples and %d left out", filter, st.Samples, st.SkippedNumbers)
+		}
+	}
+}
+
+// Of arguments, results and numbers the registers of a uprobe are compared.
+func TestFilterOfUprobe(t *testing.T) {
+	for filter, want := range map[string]string{
+		"arg1 > 4096":                 "the first argument is at most, negated",
+		"ret == 1":                    "its result when it returns",
+		"arg7 == 1":                   "no argument",
+		"arg1 == text":                "this is no number",
+		"arg1 = 1":                    "should be NAME OPERATOR VALUE",
+		"arg1":                        "should be NAME OPERATOR VALUE",
+		"arg1 > 1 &&":                 "should be NAME OPERATOR VALUE",
+		"arg1 > 1 || arg2>":           "only behind &&",
+		"arg1 == 0x1ffffffffffffffff": "more than 64 bits",
+		strings.Repeat("arg1 > 1 && ", 8) + "arg1 > 1": "more than 8 numbers",
+		"arg2 == -EAGAIN && arg3 & 0x80":               "",
+	} {
+		f, err := ParseFilter(Event{Name: "uprobe:a:b", file: "/a"}, filter)
+		switch filter {
+		case "arg1 > 4096":
+			c := f.conditions[0]
+			if err != nil || c.Value != 4096 || c.Comparison != uint8(gen.SamplerComparisonKindCOMPARE_AT_MOST) || !c.IsNegated || !c.IsSigned || c.Size != 8 || c.UnusedBits != 0 {
+				t.Errorf("%+v, %v", c, err)
+			}
+		case "arg2 == -EAGAIN && arg3 & 0x80":
+			if c := f.conditions; err != nil || len(c) != 2 || int64(c[0].Value) != -int64(unix.EAGAIN) || c[1].Mask != 0x80 || c[1].Value != 0 || !c[1].IsNegated {
+				t.Errorf("%+v, %v", c, err)
+			}
+		default:
+			if !strings.Contains(fmt.Sprint(err), want) {
+				t.Errorf("%s: %v, want %q", filter, err, want)
+			}
+		}
+	}
+	if _, err := ParseFilter(cpuClock, "arg1 == 1"); !strings.Contains(fmt.Sprint(err), "only tracepoints and uprobes") {
+		t.Errorf("a timer: %v", err)
+	}
+	if err := (&Config{Event: cpuClock, Filter: Filter{make([]gen.SamplerCondition, 1)}}).complete(); !strings.Contains(fmt.Sprint(err), "only tracepoints and uprobes") {
+		t.Errorf("a timer: %v", err)
+	}
+}
