@@ -48,11 +48,25 @@ const volatile u64 thread_size = 16 << 10;
 
 /* Tracepoints and uprobes: after how much of their weights on a CPU a sample is
  * taken, and where in the program's context the weight is, a number of 1, 2, 4
- * or 8 bytes; of 0 bytes, when each weighs 1. */
+ * or 8 bytes; of 0 bytes, when each weighs weight_constant. */
 const volatile u64 point_period = 1;
 const volatile u32 weight_offset = 0;
 const volatile u32 weight_size = 0;
 const volatile bool weight_signed = false;
+const volatile u64 weight_constant = 1;
+
+/* Whether the weight is a number in user memory instead. Its address is the sum of what
+ * these say: the offsets of two registers in the context, if they are below its size;
+ * how far to shift the second one to the left, having left of its bits as many as are not
+ * cut off, with their sign or without; a number; of which sum 32 bits may be all. */
+const volatile bool weight_in_memory = false;
+const volatile u32 weight_base = ~0;
+const volatile u32 weight_index = ~0;
+const volatile u32 weight_index_cut = 0;
+const volatile bool weight_index_signed = false;
+const volatile u32 weight_index_shift = 0;
+const volatile u64 weight_displacement = 0;
+const volatile bool weight_address32 = false;
 
 /* Tracepoints and uprobes: what has to hold of numbers in the program's context for
  * an occurrence to count (eventfilter.h). */

@@ -45,6 +45,7 @@ type SamplerCounters struct {
 	LostNoScratch   uint64
 	LostForeign     uint64
 	LostDeferred    uint64
+	LostWeight      uint64
 	SkippedIdle     uint64
 	SkippedFilter   uint64
 	SkippedPeriod   uint64
@@ -555,6 +556,15 @@ const (
 	SamplerVarUnsampledType      = "unsampled_type"
 	SamplerVarUserStateType      = "user_state_type"
 	SamplerVarWantKernel         = "want_kernel"
+	SamplerVarWeightAddress32    = "weight_address32"
+	SamplerVarWeightBase         = "weight_base"
+	SamplerVarWeightConstant     = "weight_constant"
+	SamplerVarWeightDisplacement = "weight_displacement"
+	SamplerVarWeightInMemory     = "weight_in_memory"
+	SamplerVarWeightIndex        = "weight_index"
+	SamplerVarWeightIndexCut     = "weight_index_cut"
+	SamplerVarWeightIndexShift   = "weight_index_shift"
+	SamplerVarWeightIndexSigned  = "weight_index_signed"
 	SamplerVarWeightOffset       = "weight_offset"
 	SamplerVarWeightSigned       = "weight_signed"
 	SamplerVarWeightSize         = "weight_size"
@@ -674,6 +684,15 @@ type SamplerVariableSpecs struct {
 	UnsampledType      *ebpf.VariableSpec `ebpf:"unsampled_type"`
 	UserStateType      *ebpf.VariableSpec `ebpf:"user_state_type"`
 	WantKernel         *ebpf.VariableSpec `ebpf:"want_kernel"`
+	WeightAddress32    *ebpf.VariableSpec `ebpf:"weight_address32"`
+	WeightBase         *ebpf.VariableSpec `ebpf:"weight_base"`
+	WeightConstant     *ebpf.VariableSpec `ebpf:"weight_constant"`
+	WeightDisplacement *ebpf.VariableSpec `ebpf:"weight_displacement"`
+	WeightInMemory     *ebpf.VariableSpec `ebpf:"weight_in_memory"`
+	WeightIndex        *ebpf.VariableSpec `ebpf:"weight_index"`
+	WeightIndexCut     *ebpf.VariableSpec `ebpf:"weight_index_cut"`
+	WeightIndexShift   *ebpf.VariableSpec `ebpf:"weight_index_shift"`
+	WeightIndexSigned  *ebpf.VariableSpec `ebpf:"weight_index_signed"`
 	WeightOffset       *ebpf.VariableSpec `ebpf:"weight_offset"`
 	WeightSigned       *ebpf.VariableSpec `ebpf:"weight_signed"`
 	WeightSize         *ebpf.VariableSpec `ebpf:"weight_size"`
@@ -777,6 +796,15 @@ type SamplerVariables struct {
 	UnsampledType      *ebpf.Variable `ebpf:"unsampled_type"`
 	UserStateType      *ebpf.Variable `ebpf:"user_state_type"`
 	WantKernel         *ebpf.Variable `ebpf:"want_kernel"`
+	WeightAddress32    *ebpf.Variable `ebpf:"weight_address32"`
+	WeightBase         *ebpf.Variable `ebpf:"weight_base"`
+	WeightConstant     *ebpf.Variable `ebpf:"weight_constant"`
+	WeightDisplacement *ebpf.Variable `ebpf:"weight_displacement"`
+	WeightInMemory     *ebpf.Variable `ebpf:"weight_in_memory"`
+	WeightIndex        *ebpf.Variable `ebpf:"weight_index"`
+	WeightIndexCut     *ebpf.Variable `ebpf:"weight_index_cut"`
+	WeightIndexShift   *ebpf.Variable `ebpf:"weight_index_shift"`
+	WeightIndexSigned  *ebpf.Variable `ebpf:"weight_index_signed"`
 	WeightOffset       *ebpf.Variable `ebpf:"weight_offset"`
 	WeightSigned       *ebpf.Variable `ebpf:"weight_signed"`
 	WeightSize         *ebpf.Variable `ebpf:"weight_size"`

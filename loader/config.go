@@ -100,6 +100,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("event %s: only timers and counters are sampled by frequency; this is sampled by period", c.Event.Name)
 	case !c.Weight.isZero() && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
 		return fmt.Errorf("event %s: only tracepoints and uprobes have a weight", c.Event.Name)
+	case !c.Weight.isZero() && c.Weight.event != c.Event.Name:
+		return fmt.Errorf("event %s: its weight is of event %s", c.Event.Name, c.Weight.event)
 	case len(c.Filter.conditions) > 0 && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
 		return fmt.Errorf("event %s: only tracepoints and uprobes have a filter", c.Event.Name)
 	case c.Event.IsOffCPU() && c.Period > 1:

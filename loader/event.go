@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // Unit says what an event counts.
@@ -29,16 +31,21 @@ type Event struct {
 	bits                     uint64 // of struct perf_event_attr, from modifiers
 	pmu                      bool   // it is of a source that sysfs lists
 
-	file   string // of a uprobe, absolute; empty for all others
-	offset uint64 // of a uprobe in its file
+	file   string          // of a uprobe, absolute; empty for all others
+	arch   *procstate.Arch // of that file
+	places []place         // in it
 }
 
 // IsTracepoint reports whether the event is a tracepoint of the kernel.
 func (e Event) IsTracepoint() bool { return e.typ == unix.PERF_TYPE_TRACEPOINT }
 
 // IsUprobe reports whether the event is a place in a program or library: the
-// execution of an instruction, or the return of a function.
+// execution of an instruction, or the return of a function; or all places of a
+// static probe (USDT).
 func (e Event) IsUprobe() bool { return e.file != "" }
+
+// isStaticProbe reports whether the event is a static probe (USDT).
+func (e Event) isStaticProbe() bool { return e.IsUprobe() && strings.HasPrefix(e.Name, "usdt:") }
 
 // isPoint reports whether a program is attached to the event that runs each
 // time it occurs, and itself counts to the period.
@@ -116,16 +123,22 @@ func (e *UnknownEventError) Error() string {
 // ParseEvent returns the event of a name: one of perf's general events, one of the
 // processor's counters as r01c2 or cpu/event=0xc2/, off-cpu,
 // wall, a tracepoint as subsystem:name, or a function of a program or library as
-// uprobe:FILE:FUNCTION or, when it returns, uretprobe:FILE:FUNCTION. FILE is
+// uprobe:FILE:FUNCTION or, when it returns, uretprobe:FILE:FUNCTION, or a static
+// probe (SystemTap's <sys/sdt.h>) as usdt:FILE:PROVIDER:NAME. FILE is
 // a path, or the name of a library or program as they are looked for;
 // in place of FUNCTION there may be FUNCTION+BYTES or an offset in the file,
-// 0xBYTES. Events other than those of a place may have perf's modifiers u, k and p behind a colon. Errors
-// wrap *UnknownEventError, and *MissingError where events
-// cannot be looked up.
+// 0xBYTES; PROVIDER may be left out where only one has such a probe. Events other than those of a place
+// may have perf's modifiers u, k and p behind a colon. Errors
+// wrap *UnknownEventError, and *MissingError where events cannot be looked up.
 func ParseEvent(name string) (Event, error) {
 	sys, place, hasPlace := strings.Cut(name, ":")
-	if hasPlace && (sys == "uprobe" || sys == "uretprobe") {
-		return parseUprobe(name, sys == "uretprobe", place)
+	if hasPlace {
+		switch sys {
+		case "uprobe", "uretprobe":
+			return parseUprobe(name, sys == "uretprobe", place)
+		case "usdt":
+			return parseUSDT(name, place)
+		}
 	}
 	if e, ok, err := generalEvent(name); ok {
 		return e, err

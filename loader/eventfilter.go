@@ -64,17 +64,21 @@ func (f *Filter) add(e Event, name, operator, value string) error {
 			return f.addText(e, name, at, operator == "!=", value)
 		}
 	}
-	w, err := numberOf(e, name)
+	w, err := findNumber(e, name)
 	if err != nil {
 		return err
 	}
-	number, err := parseNumber(value)
+	o := w.first()
+	if len(w.operands) > 1 || o.inMemory || o.size == 0 {
+		return fmt.Errorf("event %s: %s is not in the same register wherever the probe is, and cannot be compared", e.Name, name)
+	}
+	number, err := parseValue(value)
 	if err != nil {
 		return fmt.Errorf("event %s: %s %s %s: %w", e.Name, name, operator, value, err)
 	}
 	c := gen.SamplerCondition{
 		Mask: ^uint64(0), Value: number,
-		Offset: uint32(w.offset), Size: uint8(w.size), UnusedBits: uint8(64 - 8*w.size), IsSigned: w.signed,
+		Offset: uint32(o.offset), Size: uint8(o.size), UnusedBits: uint8(64 - 8*o.size), IsSigned: o.signed,
 	}
 	switch operator {
 	case "<", ">=":
@@ -89,16 +93,8 @@ func (f *Filter) add(e Event, name, operator, value string) error {
 	return nil
 }
 
-// numberOf finds a number in the context of a point's program.
-func numberOf(e Event, name string) (Weight, error) {
-	if e.IsTracepoint() {
-		return fieldOf(e, name)
-	}
-	return argumentOf(e, name)
-}
-
-// parseNumber reads a whole number, or that of an error, as the 64 bits that it is.
-func parseNumber(s string) (uint64, error) {
+// parseValue reads a whole number, or that of an error, as the 64 bits that it is.
+func parseValue(s string) (uint64, error) {
 	digits, negative := strings.CutPrefix(s, "-")
 	n, err := strconv.ParseUint(digits, 0, 64)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // How many events pass a filter is what the program did, and the others are counted.
@@ -90,7 +91,7 @@ func TestFilterOfUprobe(t *testing.T) {
 		strings.Repeat("arg1 > 1 && ", 8) + "arg1 > 1": "more than 8 numbers",
 		"arg2 == -EAGAIN && arg3 & 0x80":               "",
 	} {
-		f, err := ParseFilter(Event{Name: "uprobe:a:b", file: "/a"}, filter)
+		f, err := ParseFilter(Event{Name: "uprobe:a:b", file: "/a", arch: procstate.AMD64}, filter)
 		switch filter {
 		case "arg1 > 4096":
 			c := f.conditions[0]

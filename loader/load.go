@@ -22,7 +22,7 @@ func (s *Session) load() error {
 			prog.Close()
 		}
 		s.maps.Close()
-		s.cfg.Changes, s.mirrors = false, nil
+		s.cfg.Changes, s.mirrors, s.copies = false, nil, nil
 		err = s.loadAll()
 	}
 	return err
@@ -134,9 +134,6 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarHaveTaskPtRegs:  haveNewHelpers(),
 		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),
 		gen.SamplerVarPointPeriod:     period,
-		gen.SamplerVarWeightOffset:    uint32(s.cfg.Weight.offset),
-		gen.SamplerVarWeightSize:      uint32(s.cfg.Weight.size),
-		gen.SamplerVarWeightSigned:    s.cfg.Weight.signed,
 		gen.SamplerVarConditions:      conditions,
 		gen.SamplerVarConditionCount:  uint32(len(s.cfg.Filter.conditions)),
 		gen.SamplerVarMinOffCpu:       uint64(s.cfg.MinOffCPU),
@@ -147,7 +144,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	return nil
+	return s.cfg.Weight.first().put(spec)
 }
 
 // initPIDNamespace is the inode of the machine's first PID namespace
@@ -173,35 +170,19 @@ func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
 
 // loadPrograms loads those programs that this Session needs.
 func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
-	wanted := *spec
-	wanted.Programs = make(map[string]*ebpf.ProgramSpec)
-	hasTaskWork, isNew := haveTaskWork(), hasNewTaskWork(s.types)
-	for _, name := range s.wantedPrograms() {
-		prog := spec.Programs[name]
-		if !hasTaskWork {
-			prog.Instructions = withoutCallbacks(prog.Instructions)
+	for _, o := range s.cfg.Weight.operands[min(1, len(s.cfg.Weight.operands)):] {
+		another := spec.Copy()
+		if err := o.put(another); err != nil {
+			return err
 		}
-		if isNew {
-			prog.Instructions = withoutFunction(prog.Instructions, "bpf_task_work_schedule_resume_impl")
+		coll, err := s.loadCollection(another, s.samplingProgram())
+		if err != nil {
+			return err
 		}
-		putConstants(spec, prog.Instructions)
-		wanted.Programs[name] = prog
+		s.copies = append(s.copies, coll.DetachProgram(s.samplingProgram()))
+		coll.Close()
 	}
-	coll, err := ebpf.NewCollectionWithOptions(&wanted, ebpf.CollectionOptions{
-		MapReplacements: map[string]*ebpf.Map{
-			gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
-			gen.SamplerMapProcesses: s.maps.Processes, gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapLengths: s.maps.Lengths,
-			gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapStackParts: s.maps.StackParts,
-			gen.SamplerMapThreadEnds:      s.maps.ThreadEnds,
-			gen.SamplerMapThreadFrames:    s.maps.ThreadFrames,
-			gen.SamplerMapWantedCgroups:   s.maps.WantedCgroups,
-			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
-			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
-			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
-		},
-		Cache:    s.types,
-		Programs: ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
-	})
+	coll, err := s.loadCollection(spec, s.wantedPrograms()...)
 	if err != nil {
 		return err
 	}
@@ -220,6 +201,48 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	}
 	s.forkProg = coll.DetachProgram(gen.SamplerProgOnFork)
 	return nil
+}
+
+// loadCollection loads the named programs, with the maps that are there and constants of
+// their own.
+func (s *Session) loadCollection(spec *ebpf.CollectionSpec, names ...string) (*ebpf.Collection, error) {
+	wanted := *spec
+	wanted.Programs = make(map[string]*ebpf.ProgramSpec)
+	hasTaskWork, isNew := haveTaskWork(), hasNewTaskWork(s.types)
+	for _, name := range names {
+		prog := spec.Programs[name]
+		if !hasTaskWork {
+			prog.Instructions = withoutCallbacks(prog.Instructions)
+		}
+		if isNew {
+			prog.Instructions = withoutFunction(prog.Instructions, "bpf_task_work_schedule_resume_impl")
+		}
+		putConstants(spec, prog.Instructions)
+		wanted.Programs[name] = prog
+	}
+	return ebpf.NewCollectionWithOptions(&wanted, ebpf.CollectionOptions{
+		MapReplacements: map[string]*ebpf.Map{
+			gen.SamplerMapRings: s.maps.Rings, gen.SamplerMapMirrors: s.maps.Mirrors, gen.SamplerMapWaitingRecords: s.maps.WaitingRecords,
+			gen.SamplerMapProcesses: s.maps.Processes, gen.SamplerMapTimes: s.maps.Times, gen.SamplerMapLengths: s.maps.Lengths,
+			gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapStackParts: s.maps.StackParts,
+			gen.SamplerMapThreadEnds:      s.maps.ThreadEnds,
+			gen.SamplerMapThreadFrames:    s.maps.ThreadFrames,
+			gen.SamplerMapWantedCgroups:   s.maps.WantedCgroups,
+			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
+			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
+			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
+		},
+		Cache:    s.types,
+		Programs: ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
+	})
+}
+
+// programAt is the sampling program for a place of the event.
+func (s *Session) programAt(place int) *ebpf.Program {
+	if n := s.cfg.Weight.operandOf(place); n > 0 {
+		return s.copies[n-1]
+	}
+	return s.prog
 }
 
 // samplingProgram is the name of the program that the event runs; "" for OffCPU.

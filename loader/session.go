@@ -20,9 +20,10 @@ import (
 type Session struct {
 	event    Event
 	cfg      Config
-	prog     *ebpf.Program // the sampling program; nil for OffCPU
-	hooks    []hook        // of OffCPU and Wall
-	waiting  *ebpf.Program // lists threads off the CPU; nil without
+	prog     *ebpf.Program   // the sampling program; nil for OffCPU
+	copies   []*ebpf.Program // of it, one for each further place of Config.Weight
+	hooks    []hook          // of OffCPU and Wall
+	waiting  *ebpf.Program   // lists threads off the CPU; nil without
 	maps     gen.SamplerMaps
 	rings    *rings
 	flags    processFlags
@@ -32,7 +33,7 @@ type Session struct {
 	cpus     *cpuEvents      // nil for tracepoints and uprobes
 	blocked  *blockedThreads // for OffCPU and Wall
 	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
-	points   []int           // descriptors of the events of tracepoints and uprobes
+	points   points          // of tracepoints and uprobes
 	forkProg *ebpf.Program   // for the fork hook; nil without PIDs
 	fork     link.Link       // that hook
 	execs    *NewPrograms    // nil without Config.NewPrograms
@@ -65,6 +66,7 @@ func (s *Session) programs() []*ebpf.Program {
 	if s.prog != nil {
 		all = append(all, s.prog)
 	}
+	all = append(all, s.copies...)
 	for _, h := range s.hooks {
 		all = append(all, h.prog)
 	}
@@ -103,7 +105,7 @@ func (s *Session) open() error {
 	case s.event.IsTracepoint():
 		var fd int
 		if fd, err = openTracepoint(s.event, online[0]); err == nil {
-			s.points = []int{fd}
+			s.points = points{{fd: fd}}
 		}
 	case s.event.IsUprobe():
 		s.points, err = openUprobes(s.event, &s.cfg, online[0])
@@ -255,8 +257,8 @@ func (s *Session) Start() error {
 	if s.cpus != nil {
 		return s.cpus.enable()
 	}
-	for _, fd := range s.points {
-		if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, s.prog.FD()); err != nil {
+	for _, p := range s.points {
+		if err := unix.IoctlSetInt(p.fd, unix.PERF_EVENT_IOC_SET_BPF, s.programAt(p.place).FD()); err != nil {
 			return fmt.Errorf("attach to %s: %w", s.event.Name, err)
 		}
 	}
@@ -293,9 +295,7 @@ func (s *Session) stop() error {
 		}
 		s.switches = nil
 	}
-	for _, fd := range s.points {
-		err = errors.Join(err, unix.Close(fd))
-	}
+	err = errors.Join(err, s.points.Close())
 	s.points = nil
 	return err
 }

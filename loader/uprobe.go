@@ -21,43 +21,62 @@ import (
 // called name. PLACE is a function's symbol, SYMBOL+OFFSET or a file offset
 // in hexadecimal.
 func parseUprobe(name string, onReturn bool, spec string) (Event, error) {
-	colon := strings.LastIndexByte(spec, ':')
-	if colon <= 0 || colon == len(spec)-1 {
+	file, where, ok := cutLast(spec)
+	if !ok || file == "" || where == "" {
 		return Event{}, fmt.Errorf("event %s: should be uprobe:FILE:FUNCTION", name)
 	}
-	e := Event{Name: name}
-	var err error
-	if e.typ, e.config, err = uprobeConfig(onReturn); err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", name, err)
-	}
-	path, err := resolveBinary(spec[:colon])
+	e, err := newUprobe(name, file, onReturn)
 	if err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", name, err)
+		return Event{}, err
 	}
-	if e.file, err = filepath.Abs(path); err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", name, err)
-	}
-	f, err := os.Open(path)
+	im, done, err := openImage(e)
 	if err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", name, err)
+		return Event{}, err
 	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", name, err)
-	}
-	im, err := procstate.NewImage(f, fi.Size(), path)
-	if err != nil {
-		return Event{}, fmt.Errorf("event %s: %w", name, err)
-	}
-	e.offset, err = placeInFile(im, name, spec[colon+1:])
-	if err == nil && !isCode(im, e.offset) {
-		err = fmt.Errorf("event %s: offset %#x of %s is not code", name, e.offset, path)
+	defer done()
+	e.arch = im.Arch()
+	offset, err := placeInFile(im, name, where)
+	if err == nil && !isCode(im, offset) {
+		err = fmt.Errorf("event %s: offset %#x of %s is not code", name, offset, im.Path)
 	}
 	if err != nil {
 		return Event{}, err
 	}
+	e.places = []place{{offset: offset}}
 	return e, nil
+}
+
+// newUprobe returns an event in a file, with no place yet.
+func newUprobe(name, file string, onReturn bool) (e Event, err error) {
+	e = Event{Name: name}
+	if e.typ, e.config, err = uprobeConfig(onReturn); err != nil {
+		return Event{}, fmt.Errorf("event %s: %w", name, err)
+	}
+	path, err := resolveBinary(file)
+	if err == nil {
+		e.file, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return Event{}, fmt.Errorf("event %s: %w", name, err)
+	}
+	return e, nil
+}
+
+// openImage reads the file of a uprobe event until done is called.
+func openImage(e Event) (im *procstate.Image, done func(), err error) {
+	f, err := os.Open(e.file)
+	if err != nil {
+		return nil, nil, fmt.Errorf("event %s: %w", e.Name, err)
+	}
+	fi, err := f.Stat()
+	if err == nil {
+		im, err = procstate.NewImage(f, fi.Size(), e.file)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("event %s: %w", e.Name, err)
+	}
+	return im, func() { f.Close() }, nil
 }
 
 // uprobeConfig returns the type of uprobe events and their configuration.
@@ -157,9 +176,18 @@ func isCode(im *procstate.Image, off uint64) bool {
 	return false
 }
 
-// openUprobe opens the event of a uprobe, for one process or for all (-1). As
-// with tracepoints it is what a program is attached to, and stays disabled.
-func openUprobe(e Event, pid, cpu int) (int, error) {
+// place is where the event of a uprobe occurs.
+type place struct {
+	offset uint64 // of the instruction in the file
+	// Of a location of a static probe:
+	semaphore uint64 // offset in the file of the count of those who watch it; 0: it has none
+	pc        uint64 // link-time address of the instruction
+	arguments string // as its note has them
+}
+
+// openUprobe opens the event of a uprobe at one of its places, for one process or for
+// all (-1). As with tracepoints it is what a program is attached to, and stays disabled.
+func openUprobe(e Event, p place, pid, cpu int) (int, error) {
 	path, err := unix.BytePtrFromString(e.file)
 	if err != nil {
 		return -1, fmt.Errorf("open event %s: %w", e.Name, err)
@@ -171,7 +199,14 @@ func openUprobe(e Event, pid, cpu int) (int, error) {
 		Sample: 1,
 		Bits:   unix.PerfBitDisabled,
 		Ext1:   uint64(uintptr(unsafe.Pointer(path))),
-		Ext2:   e.offset,
+		Ext2:   p.offset,
+	}
+	if p.semaphore != 0 {
+		config, err := semaphoreConfig(p.semaphore)
+		if err != nil {
+			return -1, fmt.Errorf("open event %s: %w", e.Name, err)
+		}
+		attr.Config |= config
 	}
 	if pid >= 0 {
 		cpu = -1
@@ -182,7 +217,7 @@ func openUprobe(e Event, pid, cpu int) (int, error) {
 	case errors.Is(err, unix.ESRCH):
 		return -1, fmt.Errorf("process %d: no such process", pid)
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP):
-		return -1, fmt.Errorf("open event %s: the kernel puts no probe at offset %#x of %s: %w", e.Name, e.offset, e.file, err)
+		return -1, fmt.Errorf("open event %s: the kernel puts no probe at offset %#x of %s: %w", e.Name, p.offset, e.file, err)
 	case errors.Is(err, unix.EACCES) && !hasCap(unix.CAP_SYS_ADMIN):
 		return -1, &MissingError{
 			What:   "CAP_SYS_ADMIN, which this kernel wants for uprobes",
@@ -202,26 +237,46 @@ func PutProbe(e Event, pid int) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := openUprobe(e, pid, cpus[0])
+	cfg := Config{PIDs: []int{pid}}
+	points, err := openUprobes(e, &cfg, cpus[0])
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, points.Close())
 	}
-	return os.NewFile(uintptr(fd), e.Name), nil
+	return points, nil
 }
 
-// openUprobes opens a uprobe for the processes asked for. One that is to be
-// followed into its children is opened for all: the sampling program chooses.
-func openUprobes(e Event, cfg *Config, cpu int) (fds []int, err error) {
+// point is an open event of a tracepoint or uprobe.
+type point struct {
+	fd    int
+	place int // index in Event.places; 0 of a tracepoint
+}
+
+type points []point
+
+// Close implements io.Closer.
+func (ps points) Close() error {
+	var err error
+	for _, p := range ps {
+		err = errors.Join(err, unix.Close(p.fd))
+	}
+	return err
+}
+
+// openUprobes opens a uprobe at all its places for the processes asked for. One that is
+// to be followed into their children is opened for all: the sampling program chooses.
+func openUprobes(e Event, cfg *Config, cpu int) (ps points, err error) {
 	pids := cfg.PIDs
 	if len(pids) == 0 || cfg.FollowChildren {
 		pids = []int{-1}
 	}
 	for _, pid := range pids {
-		fd, err := openUprobe(e, pid, cpu)
-		if err != nil {
-			return fds, err
+		for i, p := range e.places {
+			fd, err := openUprobe(e, p, pid, cpu)
+			if err != nil {
+				return ps, err
+			}
+			ps = append(ps, point{fd, i})
 		}
-		fds = append(fds, fd)
 	}
-	return fds, nil
+	return ps, nil
 }

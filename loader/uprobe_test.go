@@ -53,7 +53,7 @@ func TestParseUprobe(t *testing.T) {
 			continue
 		}
 		onReturn := strings.HasPrefix(c.event, "uret")
-		if !e.IsUprobe() || e.IsTracepoint() || e.IsTimer() || e.Name != c.event || e.offset != c.offset || e.file != path || (e.config != 0) != onReturn {
+		if !e.IsUprobe() || e.IsTracepoint() || e.IsTimer() || e.Name != c.event || len(e.places) != 1 || e.places[0].offset != c.offset || e.file != path || (e.config != 0) != onReturn {
 			t.Errorf("%s: %+v, want offset %#x", c.event, e, c.offset)
 		}
 	}
@@ -167,8 +167,8 @@ func TestUprobeAccount(t *testing.T) {
 					return
 				}
 				pc := p.Regs.Raw(p.Arch.PC)
-				if (pc&4095 == c.cfg.Event.offset&4095) != (c.kind == "uprobe") {
-					t.Errorf("PC %#x in a %s at offset %#x", pc, c.kind, c.cfg.Event.offset)
+				if (pc&4095 == c.cfg.Event.places[0].offset&4095) != (c.kind == "uprobe") {
+					t.Errorf("PC %#x in a %s at offset %#x", pc, c.kind, c.cfg.Event.places[0].offset)
 				}
 			})
 			if read != st.Samples || (c.cfg.RingBytes != 0) != (st.LostRingFull > 0) || read == 0 {

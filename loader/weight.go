@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,11 +17,38 @@ type Weight struct {
 	Name string // of the field or argument
 	Unit string // "nanoseconds", "bytes" or "count"
 
-	offset, size int // in the context of the program
-	signed       bool
+	event    string    // whose it is, by its name
+	operands []operand // where it may be; each once
+	at       []int     // index in operands, by place of the event; nil: it is the same for all
 }
 
-func (w Weight) isZero() bool { return w.size == 0 }
+func (w *Weight) isZero() bool { return len(w.operands) == 0 }
+
+// first is where the weight is at the first place.
+func (w *Weight) first() *operand {
+	if w.isZero() {
+		return &operand{constant: 1}
+	}
+	return &w.operands[0]
+}
+
+// operandOf is the index in w.operands of where the weight is at a place of the event.
+func (w *Weight) operandOf(place int) int {
+	if w.at == nil {
+		return 0
+	}
+	return w.at[place]
+}
+
+// add says where the weight is at the next place.
+func (w *Weight) add(o operand) {
+	i := slices.Index(w.operands, o)
+	if i < 0 {
+		i = len(w.operands)
+		w.operands = append(w.operands, o)
+	}
+	w.at = append(w.at, i)
+}
 
 // ownWeights are those by which perf counts tracepoints, as the kernel declares
 // (__perf_count in include/trace/events/sched.h).
@@ -35,7 +62,8 @@ var ownWeights = map[string]string{
 
 // ParseWeight looks up the weight of an event by its name: a field of a
 // tracepoint, or of a uprobe an argument of the function, arg1 to arg6 and of a
-// uretprobe what it returns, ret: whole numbers in registers. A unit may follow
+// uretprobe what it returns, ret: whole numbers in registers. Of a static probe it is
+// an argument of this, arg1 to arg12, which is a whole number wherever it is. A unit may follow
 // a colon; without, it is guessed by the name. An empty name is the weight that
 // perf gives the event: nearly always none, which is 1. What is negative counts
 // nothing.
@@ -47,24 +75,29 @@ func ParseWeight(e Event, name string) (Weight, error) {
 	if name == "" {
 		return Weight{}, nil
 	}
-	var w Weight
-	var err error
-	switch {
-	case e.IsTracepoint():
-		w, err = fieldOf(e, name)
-	case e.IsUprobe():
-		w, err = argumentOf(e, name)
-	default:
-		err = fmt.Errorf("event %s: only tracepoints and uprobes have a weight", e.Name)
+	if !e.IsTracepoint() && !e.IsUprobe() {
+		return Weight{}, fmt.Errorf("event %s: only tracepoints and uprobes have a weight", e.Name)
 	}
+	w, err := findNumber(e, name)
 	if err != nil {
 		return Weight{}, err
 	}
-	w.Unit = unitOf(name)
+	w.Name, w.Unit, w.event = name, unitOf(name), e.Name
 	if hasUnit {
 		w.Unit = unit
 	}
 	return w, nil
+}
+
+// findNumber looks up where the programs of a tracepoint or uprobe find a number.
+func findNumber(e Event, name string) (Weight, error) {
+	switch {
+	case e.IsTracepoint():
+		return fieldOf(e, name)
+	case e.isStaticProbe():
+		return probeArgumentOf(e, name)
+	}
+	return argumentOf(e, name)
 }
 
 // unitOf guesses what a field counts. The kernel's names are what they are.
@@ -78,9 +111,12 @@ func unitOf(name string) string {
 	return "count"
 }
 
-var fieldLine = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^\s*field:(.*);\s*offset:(\d+);\s*size:(\d+);\s*signed:([01]);`)
-})
+var fieldLine = lazy(`^\s*field:(.*);\s*offset:(\d+);\s*size:(\d+);\s*signed:([01]);`)
+
+// lazy compiles a regular expression when it is first wanted.
+func lazy(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // formatOf returns how the kernel describes the record of a tracepoint.
 func formatOf(e Event) (string, error) {
@@ -108,14 +144,14 @@ func fieldOf(e Event, name string) (Weight, error) {
 	}
 	var numbers []string
 	for line := range strings.Lines(format) {
-		w, ok := parseField(line)
+		field, o, ok := parseField(line)
 		if !ok {
 			continue
 		}
-		if w.Name == name {
-			return w, nil
+		if field == name {
+			return Weight{operands: []operand{o}}, nil
 		}
-		numbers = append(numbers, w.Name)
+		numbers = append(numbers, field)
 	}
 	return Weight{}, fmt.Errorf("event %s: no number %q; it has %s", e.Name, name, orNone(numbers))
 }
@@ -129,26 +165,26 @@ func orNone(names []string) string {
 
 // parseField reads a line of a format that declares a number other than those
 // of all tracepoints.
-func parseField(line string) (w Weight, ok bool) {
+func parseField(line string) (name string, o operand, ok bool) {
 	m := fieldLine().FindStringSubmatch(line)
 	if m == nil {
-		return w, false
+		return "", o, false
 	}
 	words := strings.Fields(m[1])
-	w.Name = words[len(words)-1]
-	w.offset, _ = strconv.Atoi(m[2])
-	w.size, _ = strconv.Atoi(m[3])
-	w.signed = m[4] == "1"
-	if size, signed, ok := argumentType(strings.TrimPrefix(strings.Join(words[:len(words)-1], " "), "const ")); ok && w.size == 8 {
-		w.size, w.signed = size, signed // a register, of which a system call has used as much
+	name = words[len(words)-1]
+	o.offset, _ = strconv.Atoi(m[2])
+	o.size, _ = strconv.Atoi(m[3])
+	o.signed = m[4] == "1"
+	if size, signed, ok := argumentType(strings.TrimPrefix(strings.Join(words[:len(words)-1], " "), "const ")); ok && o.size == 8 {
+		o.size, o.signed = size, signed // a register, of which a system call has used as much
 	}
 	switch {
-	case strings.HasPrefix(w.Name, "common_") || strings.ContainsAny(m[1], "[]*") || strings.Contains(m[1], "__data_loc"):
-		return w, false
-	case w.size != 1 && w.size != 2 && w.size != 4 && w.size != 8:
-		return w, false
+	case strings.HasPrefix(name, "common_") || strings.ContainsAny(m[1], "[]*") || strings.Contains(m[1], "__data_loc"):
+		return "", o, false
+	case o.size != 1 && o.size != 2 && o.size != 4 && o.size != 8:
+		return "", o, false
 	}
-	return w, true
+	return name, o, true
 }
 
 // argumentType tells of arguments of system calls that do not fill a register how large they are.
@@ -165,20 +201,67 @@ func argumentType(ctype string) (size int, signed, ok bool) {
 }
 
 // Where functions find their arguments and leave their result, as offsets in
-// struct pt_regs: the System V ABI's and the AAPCS64's registers for integers.
+// struct pt_regs: the System V ABI's and the AAPCS64's registers for integers. Functions
+// of 32 bits have their arguments on the stack.
 var argumentOffsets = map[string]map[string]int{
 	"amd64": {"arg1": 112, "arg2": 104, "arg3": 96, "arg4": 88, "arg5": 72, "arg6": 64, "ret": 80},
+	"386":   {"ret": 80},
 	"arm64": {"arg1": 0, "arg2": 8, "arg3": 16, "arg4": 24, "arg5": 32, "arg6": 40, "ret": 0},
 }
 
 // argumentOf is the register of an argument or of the result.
 func argumentOf(e Event, name string) (Weight, error) {
-	offset, ok := argumentOffsets[runtime.GOARCH][name]
+	offset, ok := argumentOffsets[e.arch.Name][name]
 	switch {
+	case !ok && e.arch.AddressWidth == 4:
+		return Weight{}, fmt.Errorf("event %s: no argument %q; of functions of 32 bits there is only ret, of a uretprobe", e.Name, name)
 	case !ok:
 		return Weight{}, fmt.Errorf("event %s: no argument %q; there are arg1 to arg6, and of a uretprobe ret", e.Name, name)
 	case name == "ret" != strings.HasPrefix(e.Name, "uretprobe:"):
 		return Weight{}, fmt.Errorf("event %s: arguments are there when a function is entered (uprobe), its result when it returns (uretprobe)", e.Name)
 	}
-	return Weight{Name: name, offset: offset, size: 8, signed: true}, nil
+	return Weight{operands: []operand{{offset: offset, size: e.arch.AddressWidth, signed: true}}}, nil
+}
+
+// maxOperands bounds in how many places an argument of a static probe may be: for each
+// there is a program.
+const maxOperands = 64
+
+// probeArgumentOf is where an argument of a static probe is at each of its locations.
+func probeArgumentOf(e Event, name string) (w Weight, err error) {
+	n, err := strconv.ParseUint(strings.TrimPrefix(name, "arg"), 10, 8)
+	if err != nil || !strings.HasPrefix(name, "arg") || n == 0 {
+		return Weight{}, fmt.Errorf("event %s: no argument %q; they are called arg1, arg2 and so on", e.Name, name)
+	}
+	im, done, err := openImage(e)
+	if err != nil {
+		return Weight{}, err
+	}
+	defer done()
+	for _, p := range e.places {
+		arguments := splitArguments(p.arguments)
+		if uint64(len(arguments)) < n {
+			return Weight{}, fmt.Errorf("event %s: no argument %q; it has %s", e.Name, name, namesOf(len(arguments)))
+		}
+		o, err := parseArgument(im, p.pc, arguments[n-1])
+		if err != nil {
+			return Weight{}, fmt.Errorf("event %s: %s is %q at %#x: %w", e.Name, name, arguments[n-1], p.pc, err)
+		}
+		w.add(o)
+	}
+	if len(w.operands) > maxOperands {
+		return Weight{}, fmt.Errorf("event %s: %s is in %d different places, more than %d", e.Name, name, len(w.operands), maxOperands)
+	}
+	return w, nil
+}
+
+// namesOf names as many arguments.
+func namesOf(arguments int) string {
+	switch arguments {
+	case 0:
+		return "none"
+	case 1:
+		return "arg1"
+	}
+	return fmt.Sprintf("arg1 to arg%d", arguments)
 }

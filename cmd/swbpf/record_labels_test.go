@@ -1,10 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"math/bits"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -212,6 +214,40 @@ func TestRecordWeights(t *testing.T) {
 	}
 }
 
+// A static probe is recorded at all its locations, in the function that each is in, and
+// weighs what the program says.
+func TestRecordStaticProbe(t *testing.T) {
+	needRecord(t)
+	testenv.Needs(t, "gcc")
+	if runtime.GOARCH != "amd64" {
+		t.Skip("its probes are written for amd64")
+	}
+	target := build(t, "probes", "gcc", "-O1", "-fno-inline", "-fno-strict-aliasing", "-o", "OUT", "../../loader/testdata/probes.c")
+	out, err := exec.Command(target, "count", "10").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var times, sum int64
+	if _, line, ok := strings.Cut(string(out), "\nmany "); !ok {
+		t.Fatalf("no probe: %s", out)
+	} else if _, err := fmt.Sscan(line, &times, &sum); err != nil {
+		t.Fatal(err)
+	}
+	r := runRecord(t, "-e", "usdt:"+target+":test:many", "--weight", "arg2:bytes", "--", target, "visit", "10")
+	for _, s := range r.profile.Sample {
+		if got := strings.Join(stackOf(s), ";"); !strings.HasSuffix(got, ";main;visit;locations;many") {
+			t.Errorf("stack %s", got)
+		}
+	}
+	// One that is negative is no sample.
+	if samples, got := valuesOf(r.profile, "arg2", "many"); got != sum || samples == 0 || samples > times || r.stats.Lost > 0 {
+		t.Errorf("%d samples of %d in all, of %d times %d; lost %v", samples, got, times, sum, r.stats.LostByReason)
+	}
+	if r := runRecord(t, "-e", "usdt:"+target+":guarded", "--", target, "visit", "10"); r.stats.Samples != 10 {
+		t.Errorf("%d samples of a probe with a semaphore, want 10", r.stats.Samples)
+	}
+}
+
 // A period is a number of events, of a timer in nanoseconds.
 func TestRecordPeriod(t *testing.T) {
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
@@ -243,6 +279,8 @@ func TestRecordRefusesWeights(t *testing.T) {
 		"--off-cpu -e cycles":                        {"exclude"},
 		"--min-off-cpu 5ms":                          {"--wall"},
 		"-e uprobe:libc:maloc":                       {"uprobe:libc:malloc"},
+		"-e usdt:libstdc++.so.6:thow":                {"usdt:libstdc++.so.6:libstdcxx:throw"},
+		"-e usdt:libstdc++.so.6:throw --weight arg9": {"arg1"},
 		"-e syscalls:sys_enter_opnat":                {"syscalls:sys_enter_openat"},
 	} {
 		_, msg, status := runSwbpf(t, dir, append([]string{"record", "-d", "0.1"}, strings.Fields(args)...)...)
