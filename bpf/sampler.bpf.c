@@ -402,6 +402,14 @@ int on_uprobe(void *ctx)
 	return 0;
 }
 
+/* The stack begins in the kernel's function. */
+SEC("kprobe")
+int on_kprobe(void *ctx)
+{
+	on_point(ctx, true);
+	return 0;
+}
+
 /* The current task leaves the CPU at this time. */
 INLINE void leave_cpu(struct bpf_raw_tracepoint_args *ctx, struct cpu_ring *r, u64 now)
 {

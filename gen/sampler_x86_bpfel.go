@@ -515,6 +515,7 @@ const (
 	SamplerMapWantedCgroups      = "wanted_cgroups"
 	SamplerProgOnExec            = "on_exec"
 	SamplerProgOnFork            = "on_fork"
+	SamplerProgOnKprobe          = "on_kprobe"
 	SamplerProgOnPerfEvent       = "on_perf_event"
 	SamplerProgOnSwitch          = "on_switch"
 	SamplerProgOnTracepoint      = "on_tracepoint"
@@ -616,6 +617,7 @@ type SamplerSpecs struct {
 type SamplerProgramSpecs struct {
 	OnExec        *ebpf.ProgramSpec `ebpf:"on_exec"`
 	OnFork        *ebpf.ProgramSpec `ebpf:"on_fork"`
+	OnKprobe      *ebpf.ProgramSpec `ebpf:"on_kprobe"`
 	OnPerfEvent   *ebpf.ProgramSpec `ebpf:"on_perf_event"`
 	OnSwitch      *ebpf.ProgramSpec `ebpf:"on_switch"`
 	OnTracepoint  *ebpf.ProgramSpec `ebpf:"on_tracepoint"`
@@ -818,6 +820,7 @@ type SamplerVariables struct {
 type SamplerPrograms struct {
 	OnExec        *ebpf.Program `ebpf:"on_exec"`
 	OnFork        *ebpf.Program `ebpf:"on_fork"`
+	OnKprobe      *ebpf.Program `ebpf:"on_kprobe"`
 	OnPerfEvent   *ebpf.Program `ebpf:"on_perf_event"`
 	OnSwitch      *ebpf.Program `ebpf:"on_switch"`
 	OnTracepoint  *ebpf.Program `ebpf:"on_tracepoint"`
@@ -830,6 +833,7 @@ func (p *SamplerPrograms) Close() error {
 	return _SamplerClose(
 		p.OnExec,
 		p.OnFork,
+		p.OnKprobe,
 		p.OnPerfEvent,
 		p.OnSwitch,
 		p.OnTracepoint,

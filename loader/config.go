@@ -98,12 +98,12 @@ func (c *Config) complete() error {
 		return errors.New("frequency and period exclude each other")
 	case c.Event.isPoint() && c.Frequency > 0:
 		return fmt.Errorf("event %s: only timers and counters are sampled by frequency; this is sampled by period", c.Event.Name)
-	case !c.Weight.isZero() && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
-		return fmt.Errorf("event %s: only tracepoints and uprobes have a weight", c.Event.Name)
+	case !c.Weight.isZero() && !c.Event.hasNumbers():
+		return fmt.Errorf("event %s: only tracepoints and probes have a weight", c.Event.Name)
 	case !c.Weight.isZero() && c.Weight.event != c.Event.Name:
 		return fmt.Errorf("event %s: its weight is of event %s", c.Event.Name, c.Weight.event)
-	case len(c.Filter.conditions) > 0 && !c.Event.IsTracepoint() && !c.Event.IsUprobe():
-		return fmt.Errorf("event %s: only tracepoints and uprobes have a filter", c.Event.Name)
+	case len(c.Filter.conditions) > 0 && !c.Event.hasNumbers():
+		return fmt.Errorf("event %s: only tracepoints and probes have a filter", c.Event.Name)
 	case c.Event.IsOffCPU() && c.Period > 1:
 		return fmt.Errorf("event %s: it has no period", c.Event.Name)
 	case c.MinOffCPU < 0:

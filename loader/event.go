@@ -34,6 +34,8 @@ type Event struct {
 	file   string          // of a uprobe, absolute; empty for all others
 	arch   *procstate.Arch // of that file
 	places []place         // in it
+
+	function string // of a kprobe, at or in which it has one place; empty for all others
 }
 
 // IsTracepoint reports whether the event is a tracepoint of the kernel.
@@ -47,9 +49,16 @@ func (e Event) IsUprobe() bool { return e.file != "" }
 // isStaticProbe reports whether the event is a static probe (USDT).
 func (e Event) isStaticProbe() bool { return e.IsUprobe() && strings.HasPrefix(e.Name, "usdt:") }
 
+// IsKprobe reports whether the event is a place in the kernel: the execution of an instruction, or the
+// return of a function.
+func (e Event) IsKprobe() bool { return e.function != "" }
+
+// hasNumbers reports whether the event carries numbers, which Weight and Filter name.
+func (e Event) hasNumbers() bool { return e.IsTracepoint() || e.IsUprobe() || e.IsKprobe() }
+
 // isPoint reports whether a program is attached to the event that runs each
 // time it occurs, and itself counts to the period.
-func (e Event) isPoint() bool { return e.IsTracepoint() || e.IsUprobe() || e.IsOffCPU() }
+func (e Event) isPoint() bool { return e.hasNumbers() || e.IsOffCPU() }
 
 // IsTimer reports whether the event measures CPU time, so that a frequency is
 // a number of samples per second of it.
@@ -124,7 +133,8 @@ func (e *UnknownEventError) Error() string {
 // processor's counters as r01c2 or cpu/event=0xc2/, off-cpu,
 // wall, a tracepoint as subsystem:name, or a function of a program or library as
 // uprobe:FILE:FUNCTION or, when it returns, uretprobe:FILE:FUNCTION, or a static
-// probe (SystemTap's <sys/sdt.h>) as usdt:FILE:PROVIDER:NAME. FILE is
+// probe (SystemTap's <sys/sdt.h>) as usdt:FILE:PROVIDER:NAME, or a function of the kernel as kprobe:FUNCTION,
+// kprobe:FUNCTION+BYTES or kretprobe:FUNCTION. FILE is
 // a path, or the name of a library or program as they are looked for;
 // in place of FUNCTION there may be FUNCTION+BYTES or an offset in the file,
 // 0xBYTES; PROVIDER may be left out where only one has such a probe. Events other than those of a place
@@ -138,6 +148,8 @@ func ParseEvent(name string) (Event, error) {
 			return parseUprobe(name, sys == "uretprobe", place)
 		case "usdt":
 			return parseUSDT(name, place)
+		case "kprobe", "kretprobe":
+			return parseKprobe(name, sys == "kretprobe", place)
 		}
 	}
 	if e, ok, err := generalEvent(name); ok {

@@ -33,8 +33,8 @@ func ParseFilter(e Event, text string) (Filter, error) {
 	if text == "" {
 		return f, nil
 	}
-	if !e.IsTracepoint() && !e.IsUprobe() {
-		return f, fmt.Errorf("event %s: only tracepoints and uprobes have a filter", e.Name)
+	if !e.hasNumbers() {
+		return f, fmt.Errorf("event %s: only tracepoints and probes have a filter", e.Name)
 	}
 	for _, term := range strings.Split(text, "&&") {
 		m := filterTerm.FindStringSubmatch(term)

@@ -108,10 +108,10 @@ func TestFilterOfUprobe(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ParseFilter(cpuClock, "arg1 == 1"); !strings.Contains(fmt.Sprint(err), "only tracepoints and uprobes") {
+	if _, err := ParseFilter(cpuClock, "arg1 == 1"); !strings.Contains(fmt.Sprint(err), "only tracepoints and probes") {
 		t.Errorf("a timer: %v", err)
 	}
-	if err := (&Config{Event: cpuClock, Filter: Filter{make([]gen.SamplerCondition, 1)}}).complete(); !strings.Contains(fmt.Sprint(err), "only tracepoints and uprobes") {
+	if err := (&Config{Event: cpuClock, Filter: Filter{make([]gen.SamplerCondition, 1)}}).complete(); !strings.Contains(fmt.Sprint(err), "only tracepoints and probes") {
 		t.Errorf("a timer: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"unsafe"
 
@@ -33,7 +34,7 @@ func ExamineSampling() []Finding {
 	}
 	return []Finding{
 		examineClock(cpus), examineCycles(cpus), examineSoftware(cpus), examineTracepoints(cpus),
-		examineUprobes(cpus), examineRing(), examineTaskPtRegs(), examineRunStats(), examineSideband(),
+		examineUprobes(cpus), examineKprobes(cpus), examineRing(), examineTaskPtRegs(), examineRunStats(), examineSideband(),
 		examineOffCPU(), examineCgroups(),
 	}
 }
@@ -115,33 +116,39 @@ func examineTracepoints(cpus []int) Finding {
 	return f
 }
 
-const uprobePMU = "/sys/bus/event_source/devices/uprobe/type"
-
 // examineUprobes opens a uprobe in a file that cannot be: the kernel looks at
 // the privileges first.
 func examineUprobes(cpus []int) Finding {
-	const without = "no functions of programs as events"
-	f := found("uprobes", "allowed")
-	typ, ok := readInt(uprobePMU)
-	if !ok {
+	return examineProbes("uprobe", "no functions of programs as events", "/proc/self/exe/none", cpus)
+}
+
+// examineKprobes does the same with a function that the kernel does not have.
+func examineKprobes(cpus []int) Finding {
+	return examineProbes("kprobe", "no functions of the kernel as events", "swbpf_no_function", cpus)
+}
+
+func examineProbes(source, without, where string, cpus []int) Finding {
+	f := found(source+"s", "allowed")
+	typ, config, err := probeConfig(source, false)
+	if err != nil {
 		f.Found = "the kernel has none"
-		return f.lacks(Missing, without, "run a kernel built with CONFIG_UPROBE_EVENTS=y")
+		return f.lacks(Missing, without, remedyOf(err, ""))
 	}
-	path, err := unix.BytePtrFromString("/proc/self/exe/none")
+	at, err := unix.BytePtrFromString(where)
 	if err != nil {
 		f.Found = err.Error()
 		return f.lacks(Missing, without, "")
 	}
-	attr := unix.PerfEventAttr{
-		Type: uint32(typ), Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-		Ext1: uint64(uintptr(unsafe.Pointer(path))), Sample: 1, Bits: unix.PerfBitDisabled,
-	}
+	attr := Event{typ: typ, config: config, config1: uint64(uintptr(unsafe.Pointer(at)))}.attr()
+	attr.Sample = 1
 	fd, err := unix.PerfEventOpen(&attr, -1, cpus[0], -1, unix.PERF_FLAG_FD_CLOEXEC)
-	if err == nil {
+	runtime.KeepAlive(at)
+	switch {
+	case err == nil:
 		unix.Close(fd)
-	} else if !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ENOENT) {
+	case !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EADDRNOTAVAIL):
 		f.Found = causeOf(err)
-		return f.lacks(Missing, without, "run as root, or with CAP_SYS_ADMIN: recent kernels want it for uprobes")
+		return f.lacks(Missing, without, "run as root, or with CAP_SYS_ADMIN: recent kernels want it for "+source+"s")
 	}
 	return f
 }

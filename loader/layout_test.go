@@ -176,6 +176,7 @@ func TestObjects(t *testing.T) {
 			gen.SamplerProgOnPerfEvent:  ebpf.PerfEvent,
 			gen.SamplerProgOnTracepoint: ebpf.TracePoint,
 			gen.SamplerProgOnUprobe:     ebpf.Kprobe,
+			gen.SamplerProgOnKprobe:     ebpf.Kprobe,
 			gen.SamplerProgOnSwitch:     ebpf.RawTracepoint,
 			gen.SamplerProgOnFork:       ebpf.RawTracepoint,
 		} {

@@ -252,6 +252,8 @@ func (s *Session) samplingProgram() string {
 		return gen.SamplerProgOnTracepoint
 	case s.event.IsUprobe():
 		return gen.SamplerProgOnUprobe
+	case s.event.IsKprobe():
+		return gen.SamplerProgOnKprobe
 	case s.event.IsOffCPU():
 		return ""
 	}

@@ -109,6 +109,8 @@ func (s *Session) open() error {
 		}
 	case s.event.IsUprobe():
 		s.points, err = openUprobes(s.event, &s.cfg, online[0])
+	case s.event.IsKprobe():
+		s.points, err = openKprobe(s.event, online[0])
 	case s.event.IsOffCPU():
 	default:
 		err = s.openCPUs(online)

@@ -49,7 +49,7 @@ func parseUprobe(name string, onReturn bool, spec string) (Event, error) {
 // newUprobe returns an event in a file, with no place yet.
 func newUprobe(name, file string, onReturn bool) (e Event, err error) {
 	e = Event{Name: name}
-	if e.typ, e.config, err = uprobeConfig(onReturn); err != nil {
+	if e.typ, e.config, err = probeConfig("uprobe", onReturn); err != nil {
 		return Event{}, fmt.Errorf("event %s: %w", name, err)
 	}
 	path, err := resolveBinary(file)
@@ -79,20 +79,21 @@ func openImage(e Event) (im *procstate.Image, done func(), err error) {
 	return im, func() { f.Close() }, nil
 }
 
-// uprobeConfig returns the type of uprobe events and their configuration.
-func uprobeConfig(onReturn bool) (typ uint32, config uint64, err error) {
-	n, ok := readInt(uprobePMU)
+// probeConfig returns the type of events of uprobes or kprobes, which is what source is, and their configuration.
+func probeConfig(source string, onReturn bool) (typ uint32, config uint64, err error) {
+	dir := filepath.Join(pmuDir, source)
+	n, ok := readInt(filepath.Join(dir, "type"))
 	if !ok {
-		return 0, 0, &MissingError{What: "uprobe events", Remedy: "run a kernel built with CONFIG_UPROBE_EVENTS=y, and have /sys mounted"}
+		return 0, 0, &MissingError{What: source + " events", Remedy: "run a kernel built with CONFIG_" + strings.ToUpper(source) + "_EVENTS=y, and have /sys mounted"}
 	}
 	if onReturn {
-		b, err := os.ReadFile(filepath.Join(filepath.Dir(uprobePMU), "format", "retprobe"))
+		b, err := os.ReadFile(filepath.Join(dir, "format", "retprobe"))
 		if err != nil {
-			return 0, 0, fmt.Errorf("uretprobe: %w", err)
+			return 0, 0, fmt.Errorf("probes of returns: %w", err)
 		}
 		bit, err := strconv.ParseUint(strings.TrimSpace(strings.TrimPrefix(string(b), "config:")), 10, 6)
 		if err != nil {
-			return 0, 0, fmt.Errorf("uretprobe: its bit: %w", err)
+			return 0, 0, fmt.Errorf("probes of returns: their bit: %w", err)
 		}
 		config = 1 << bit
 	}

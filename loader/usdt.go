@@ -159,7 +159,7 @@ func isWritable(im *procstate.Image, off uint64) bool {
 // semaphoreConfig returns what the configuration of a uprobe event adds for a semaphore
 // at a file offset (since Linux 4.20).
 func semaphoreConfig(offset uint64) (uint64, error) {
-	b, err := os.ReadFile(filepath.Join(filepath.Dir(uprobePMU), "format", "ref_ctr_offset"))
+	b, err := os.ReadFile(filepath.Join(pmuDir, "uprobe", "format", "ref_ctr_offset"))
 	if err != nil {
 		return 0, fmt.Errorf("semaphore: %w", err)
 	}

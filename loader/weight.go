@@ -75,8 +75,8 @@ func ParseWeight(e Event, name string) (Weight, error) {
 	if name == "" {
 		return Weight{}, nil
 	}
-	if !e.IsTracepoint() && !e.IsUprobe() {
-		return Weight{}, fmt.Errorf("event %s: only tracepoints and uprobes have a weight", e.Name)
+	if !e.hasNumbers() {
+		return Weight{}, fmt.Errorf("event %s: only tracepoints and probes have a weight", e.Name)
 	}
 	w, err := findNumber(e, name)
 	if err != nil {
@@ -216,9 +216,9 @@ func argumentOf(e Event, name string) (Weight, error) {
 	case !ok && e.arch.AddressWidth == 4:
 		return Weight{}, fmt.Errorf("event %s: no argument %q; of functions of 32 bits there is only ret, of a uretprobe", e.Name, name)
 	case !ok:
-		return Weight{}, fmt.Errorf("event %s: no argument %q; there are arg1 to arg6, and of a uretprobe ret", e.Name, name)
-	case name == "ret" != strings.HasPrefix(e.Name, "uretprobe:"):
-		return Weight{}, fmt.Errorf("event %s: arguments are there when a function is entered (uprobe), its result when it returns (uretprobe)", e.Name)
+		return Weight{}, fmt.Errorf("event %s: no argument %q; there are arg1 to arg6, and of a uretprobe or kretprobe ret", e.Name, name)
+	case name == "ret" != (strings.HasPrefix(e.Name, "uretprobe:") || strings.HasPrefix(e.Name, "kretprobe:")):
+		return Weight{}, fmt.Errorf("event %s: arguments are there when a function is entered (uprobe, kprobe), its result when it returns (uretprobe, kretprobe)", e.Name)
 	}
 	return Weight{operands: []operand{{offset: offset, size: e.arch.AddressWidth, signed: true}}}, nil
 }

@@ -109,6 +109,7 @@ do not allow recording.`,
   swbpf record --wall --label build=42 -- ./request.sh    where a request's time goes
   swbpf record -e sched:sched_switch -c 100 -d 2          every 100th switch on a CPU
   swbpf record -e uprobe:libc:malloc -p 4711 -d 10        who calls a function
+  swbpf record -e kprobe:tcp_retransmit_skb -d 60         ... of the kernel
   swbpf record -e uprobe:libc:malloc --weight arg1:bytes -- CMD
                                                           and for how many bytes
   swbpf record -e usdt:libstdc++:throw -p 4711 -d 10      who throws exceptions: a static probe (USDT)
@@ -130,8 +131,8 @@ do not allow recording.`,
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "record what runs in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
 	f.VarP(&o.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
-	f.VarP((*eventValue)(&o.event), "event", "e", "`event` by perf's name, with its modifiers u, k and p; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
-	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe, what the uretprobe returns (ret), an argument (arg1, arg2 and so on) of the usdt probe; with :bytes, :nanoseconds or another unit where the name does not tell")
+	f.VarP((*eventValue)(&o.event), "event", "e", "`event` by perf's name, with its modifiers u, k and p; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION, kretprobe:FUNCTION (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
+	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe or kprobe, what the uretprobe or kretprobe returns (ret), an argument (arg1, arg2 and so on) of the usdt probe; with :bytes, :nanoseconds or another unit where the name does not tell")
 	f.StringVar(&o.filter, "filter", "", "only events of -e of which this `condition` holds, of what --weight can name: 'ret == -ENOENT', 'arg1 >= 4096 && arg2 & 1'")
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
 	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")

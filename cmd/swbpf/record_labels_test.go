@@ -267,7 +267,7 @@ func TestRecordRefusesWeights(t *testing.T) {
 	dir := t.TempDir()
 	for args, want := range map[string][]string{
 		"-e syscalls:sys_enter_write --weight bytes": {"bytes", "count", "fd"},
-		"-e page-faults --weight bytes":              {"only tracepoints and uprobes"},
+		"-e page-faults --weight bytes":              {"only tracepoints and probes"},
 		"-e uprobe:libc:malloc --weight size":        {"arg1", "ret"},
 		"-e uprobe:libc:malloc --weight ret":         {"uretprobe"},
 		"--label novalue":                            {"novalue", "version=1.2"},

@@ -109,7 +109,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		whole = uint64(p.Value)
 	}
 	event := r.session.Event()
-	if event.IsOffCPU() || event.IsWall() || event.IsTracepoint() {
+	if event.IsOffCPU() || event.IsWall() || event.IsTracepoint() || event.IsKprobe() {
 		// In the kernel all are at the same place.
 		top, title, what = p.TopUser, "top functions of user space", "(with the kernel, with callees)"
 	}
