@@ -46,41 +46,38 @@ const volatile u32 pid_namespace = 0;
 const volatile bool have_task_pt_regs = false;
 const volatile u64 thread_size = 16 << 10;
 
+/* Where the program of a tracepoint or uprobe finds a whole number (number.h): in its
+ * context; or in user memory, at the sum of two registers in the context and a displacement, of
+ * which sum 32 bits may be all; or it is the same each time. */
+struct number {
+	u64 constant;
+	u64 displacement;
+	u32 offset;      /* in the context */
+	u32 base, index; /* the same, of the registers; none when that is past it */
+	u8 size;         /* 1, 2, 4 or 8 bytes; 0: it is constant */
+	u8 unused_bits;  /* of 64 */
+	bool is_signed;
+	bool in_memory;
+	u8 index_cut; /* upper bits of the index that do not count... */
+	bool index_signed; /* ...and are copies of the one below */
+	u8 index_shift;
+	bool address32;
+};
+
 /* Tracepoints and uprobes: after how much of their weights on a CPU a sample is
- * taken, and where in the program's context the weight is, a number of 1, 2, 4
- * or 8 bytes; of 0 bytes, when each weighs weight_constant. */
+ * taken, and what each weighs. */
 const volatile u64 point_period = 1;
-const volatile u32 weight_offset = 0;
-const volatile u32 weight_size = 0;
-const volatile bool weight_signed = false;
-const volatile u64 weight_constant = 1;
+const volatile struct number weight_number = { .constant = 1 };
 
-/* Whether the weight is a number in user memory instead. Its address is the sum of what
- * these say: the offsets of two registers in the context, if they are below its size;
- * how far to shift the second one to the left, having left of its bits as many as are not
- * cut off, with their sign or without; a number; of which sum 32 bits may be all. */
-const volatile bool weight_in_memory = false;
-const volatile u32 weight_base = ~0;
-const volatile u32 weight_index = ~0;
-const volatile u32 weight_index_cut = 0;
-const volatile bool weight_index_signed = false;
-const volatile u32 weight_index_shift = 0;
-const volatile u64 weight_displacement = 0;
-const volatile bool weight_address32 = false;
-
-/* Tracepoints and uprobes: what has to hold of numbers in the program's context for
- * an occurrence to count (eventfilter.h). */
+/* Tracepoints and uprobes: what has to hold of numbers for an event to count. */
 enum comparison_kind { COMPARE_EQUAL, COMPARE_LESS, COMPARE_AT_MOST };
 struct condition {
-	u64 mask;  /* bits of the number that are compared */
+	struct number number;
+	u64 mask;  /* bits of it that are compared */
 	u64 value; /* with this */
-	u32 offset;
-	u8 size;        /* bytes, 8 at most */
-	u8 unused_bits; /* of 64 */
 	u8 comparison;
-	bool is_signed;
 	bool is_negated;
-	u8 unused[7];
+	u8 unused[6];
 };
 const volatile struct condition conditions[MAX_CONDITIONS] = {};
 const volatile u32 condition_count = 0;

@@ -176,7 +176,7 @@ struct counters {
 	u64 lost_no_scratch; /* too many threads off the CPU */
 	u64 lost_foreign;    /* task outside of the loader's PID namespace */
 	u64 lost_deferred;   /* put off (deferred.h) and not taken yet */
-	u64 lost_weight;     /* the weight is in user memory that could not be read */
+	u64 lost_number;     /* their weight, or what a filter asks for, could not be read */
 	u64 skipped_idle;    /* the idle task */
 	u64 skipped_filter;  /* a task that is not among those asked for */
 	u64 skipped_period;  /* tracepoints or uprobes between two samples */

@@ -5,10 +5,10 @@
  * (record.h). Nothing is unwound here.
  */
 #include "deferred.h"
-#include "eventfilter.h"
 #include "exec.h"
 #include "goroutine.h"
 #include "kernelstack.h"
+#include "number.h"
 #include "offcpu.h"
 #include "usual.h"
 
@@ -314,44 +314,6 @@ int on_perf_event(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
-/* A register in the context of a uprobe's program; 0 when there is none at the offset. */
-INLINE u64 context_register(void *ctx, u32 offset)
-{
-	u64 value = 0;
-
-	if (offset < sizeof(struct user_regs))
-		bpf_probe_read_kernel(&value, sizeof(value), ctx + offset);
-	return value;
-}
-
-/* Where in user memory the weight is. */
-INLINE u64 weight_address(void *ctx)
-{
-	u64 index = context_register(ctx, weight_index) << weight_index_cut;
-
-	index = weight_index_signed ? (s64)index >> weight_index_cut : index >> weight_index_cut;
-	u64 address = context_register(ctx, weight_base) + (index << weight_index_shift) + weight_displacement;
-	return weight_address32 ? (u32)address : address;
-}
-
-/*
- * Reads the weight of an event, nothing where it is negative. Returns whether it could
- * be read.
- */
-INLINE bool read_weight(void *ctx, u64 *weight)
-{
-	u64 value = 0;
-
-	*weight = weight_constant;
-	if (!weight_size || weight_size > sizeof(value))
-		return true;
-	if (weight_in_memory ? bpf_probe_read_user(&value, weight_size, (void *)weight_address(ctx)) :
-			       bpf_probe_read_kernel(&value, weight_size, ctx + weight_offset))
-		return false;
-	*weight = weight_signed && value >> (8 * weight_size - 1) ? 0 : value;
-	return true;
-}
-
 /* An event that occurs in the course of the current task. */
 INLINE void on_point(void *ctx, bool in_kernel)
 {
@@ -363,13 +325,14 @@ INLINE void on_point(void *ctx, bool in_kernel)
 	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
 		return;
 	struct counters *n = &r->counters;
-	if (!passes_filter(ctx)) {
+	enum passing passing = passes_filter(ctx);
+	u64 weight;
+	if (passing == PASSES_NOT) {
 		n->skipped_numbers++;
 		return;
 	}
-	u64 weight;
-	if (!read_weight(ctx, &weight)) {
-		n->lost_weight++;
+	if (passing == PASSING_UNKNOWN || !read_weight(ctx, &weight)) {
+		n->lost_number++;
 		return;
 	}
 	n->weight += weight;

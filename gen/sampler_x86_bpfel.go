@@ -22,16 +22,29 @@ const (
 )
 
 type SamplerCondition struct {
-	_          structs.HostLayout
+	_      structs.HostLayout
+	Number struct {
+		_            structs.HostLayout
+		Constant     uint64
+		Displacement uint64
+		Offset       uint32
+		Base         uint32
+		Index        uint32
+		Size         uint8
+		UnusedBits   uint8
+		IsSigned     bool
+		InMemory     bool
+		IndexCut     uint8
+		IndexSigned  bool
+		IndexShift   uint8
+		Address32    bool
+		_            [4]byte
+	}
 	Mask       uint64
 	Value      uint64
-	Offset     uint32
-	Size       uint8
-	UnusedBits uint8
 	Comparison uint8
-	IsSigned   bool
 	IsNegated  bool
-	Unused     [7]uint8
+	Unused     [6]uint8
 }
 
 type SamplerCounters struct {
@@ -45,7 +58,7 @@ type SamplerCounters struct {
 	LostNoScratch   uint64
 	LostForeign     uint64
 	LostDeferred    uint64
-	LostWeight      uint64
+	LostNumber      uint64
 	SkippedIdle     uint64
 	SkippedFilter   uint64
 	SkippedPeriod   uint64
@@ -263,6 +276,24 @@ const (
 	SamplerNewsRING_FILLS  SamplerNews = 0
 	SamplerNewsEND_UNKNOWN SamplerNews = 1
 )
+
+type SamplerNumber struct {
+	_            structs.HostLayout
+	Constant     uint64
+	Displacement uint64
+	Offset       uint32
+	Base         uint32
+	Index        uint32
+	Size         uint8
+	UnusedBits   uint8
+	IsSigned     bool
+	InMemory     bool
+	IndexCut     uint8
+	IndexSigned  bool
+	IndexShift   uint8
+	Address32    bool
+	_            [4]byte
+}
 
 type SamplerOffCpuEnd struct {
 	_        structs.HostLayout
@@ -557,18 +588,7 @@ const (
 	SamplerVarUnsampledType      = "unsampled_type"
 	SamplerVarUserStateType      = "user_state_type"
 	SamplerVarWantKernel         = "want_kernel"
-	SamplerVarWeightAddress32    = "weight_address32"
-	SamplerVarWeightBase         = "weight_base"
-	SamplerVarWeightConstant     = "weight_constant"
-	SamplerVarWeightDisplacement = "weight_displacement"
-	SamplerVarWeightInMemory     = "weight_in_memory"
-	SamplerVarWeightIndex        = "weight_index"
-	SamplerVarWeightIndexCut     = "weight_index_cut"
-	SamplerVarWeightIndexShift   = "weight_index_shift"
-	SamplerVarWeightIndexSigned  = "weight_index_signed"
-	SamplerVarWeightOffset       = "weight_offset"
-	SamplerVarWeightSigned       = "weight_signed"
-	SamplerVarWeightSize         = "weight_size"
+	SamplerVarWeightNumber       = "weight_number"
 	SamplerVarWholeLimit         = "whole_limit"
 	SamplerVarWithOnCpu          = "with_on_cpu"
 )
@@ -686,18 +706,7 @@ type SamplerVariableSpecs struct {
 	UnsampledType      *ebpf.VariableSpec `ebpf:"unsampled_type"`
 	UserStateType      *ebpf.VariableSpec `ebpf:"user_state_type"`
 	WantKernel         *ebpf.VariableSpec `ebpf:"want_kernel"`
-	WeightAddress32    *ebpf.VariableSpec `ebpf:"weight_address32"`
-	WeightBase         *ebpf.VariableSpec `ebpf:"weight_base"`
-	WeightConstant     *ebpf.VariableSpec `ebpf:"weight_constant"`
-	WeightDisplacement *ebpf.VariableSpec `ebpf:"weight_displacement"`
-	WeightInMemory     *ebpf.VariableSpec `ebpf:"weight_in_memory"`
-	WeightIndex        *ebpf.VariableSpec `ebpf:"weight_index"`
-	WeightIndexCut     *ebpf.VariableSpec `ebpf:"weight_index_cut"`
-	WeightIndexShift   *ebpf.VariableSpec `ebpf:"weight_index_shift"`
-	WeightIndexSigned  *ebpf.VariableSpec `ebpf:"weight_index_signed"`
-	WeightOffset       *ebpf.VariableSpec `ebpf:"weight_offset"`
-	WeightSigned       *ebpf.VariableSpec `ebpf:"weight_signed"`
-	WeightSize         *ebpf.VariableSpec `ebpf:"weight_size"`
+	WeightNumber       *ebpf.VariableSpec `ebpf:"weight_number"`
 	WholeLimit         *ebpf.VariableSpec `ebpf:"whole_limit"`
 	WithOnCpu          *ebpf.VariableSpec `ebpf:"with_on_cpu"`
 }
@@ -798,18 +807,7 @@ type SamplerVariables struct {
 	UnsampledType      *ebpf.Variable `ebpf:"unsampled_type"`
 	UserStateType      *ebpf.Variable `ebpf:"user_state_type"`
 	WantKernel         *ebpf.Variable `ebpf:"want_kernel"`
-	WeightAddress32    *ebpf.Variable `ebpf:"weight_address32"`
-	WeightBase         *ebpf.Variable `ebpf:"weight_base"`
-	WeightConstant     *ebpf.Variable `ebpf:"weight_constant"`
-	WeightDisplacement *ebpf.Variable `ebpf:"weight_displacement"`
-	WeightInMemory     *ebpf.Variable `ebpf:"weight_in_memory"`
-	WeightIndex        *ebpf.Variable `ebpf:"weight_index"`
-	WeightIndexCut     *ebpf.Variable `ebpf:"weight_index_cut"`
-	WeightIndexShift   *ebpf.Variable `ebpf:"weight_index_shift"`
-	WeightIndexSigned  *ebpf.Variable `ebpf:"weight_index_signed"`
-	WeightOffset       *ebpf.Variable `ebpf:"weight_offset"`
-	WeightSigned       *ebpf.Variable `ebpf:"weight_signed"`
-	WeightSize         *ebpf.Variable `ebpf:"weight_size"`
+	WeightNumber       *ebpf.Variable `ebpf:"weight_number"`
 	WholeLimit         *ebpf.Variable `ebpf:"whole_limit"`
 	WithOnCpu          *ebpf.Variable `ebpf:"with_on_cpu"`
 }

@@ -102,8 +102,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("event %s: only tracepoints and probes have a weight", c.Event.Name)
 	case !c.Weight.isZero() && c.Weight.event != c.Event.Name:
 		return fmt.Errorf("event %s: its weight is of event %s", c.Event.Name, c.Weight.event)
-	case len(c.Filter.conditions) > 0 && !c.Event.hasNumbers():
-		return fmt.Errorf("event %s: only tracepoints and probes have a filter", c.Event.Name)
+	case len(c.Filter.conditions) > 0 && c.Filter.event != c.Event.Name:
+		return fmt.Errorf("event %s: its filter is of event %s", c.Event.Name, c.Filter.event)
 	case c.Event.IsOffCPU() && c.Period > 1:
 		return fmt.Errorf("event %s: it has no period", c.Event.Name)
 	case c.MinOffCPU < 0:

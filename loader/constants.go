@@ -15,10 +15,11 @@ const constantsSection = ".rodata"
 // would load them. Their memory is a page more that is in no cache at the time
 // of a sample.
 func putConstants(spec *ebpf.CollectionSpec, insns asm.Instructions) {
-	values := make(map[int64][]byte)
+	var values []byte // of all constants, as they lie in memory
 	for _, v := range spec.Variables {
 		if v.SectionName == constantsSection {
-			values[int64(v.Offset)] = v.Value
+			values = append(values, make([]byte, max(0, int(v.Offset)+len(v.Value)-len(values)))...)
+			copy(values[v.Offset:], v.Value)
 		}
 	}
 	targets := jumpTargets(insns)
@@ -28,12 +29,12 @@ func putConstants(spec *ebpf.CollectionSpec, insns asm.Instructions) {
 			load.OpCode.Class() != asm.LdXClass || load.Src != address.Dst || targets[i] {
 			continue
 		}
-		value := values[address.Constant>>32+int64(load.Offset)]
-		if len(value) != load.OpCode.Size().Sizeof() {
+		at, size := address.Constant>>32+int64(load.Offset), int64(load.OpCode.Size().Sizeof())
+		if at < 0 || at+size > int64(len(values)) {
 			continue
 		}
 		var bytes [8]byte
-		copy(bytes[:], value)
+		copy(bytes[:], values[at:at+size])
 		n := binary.NativeEndian.Uint64(bytes[:])
 		switch {
 		case load.Dst == load.Src && btf.FuncMetadata(address) == nil:

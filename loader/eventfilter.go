@@ -16,7 +16,14 @@ import (
 // Filter says which occurrences of a tracepoint or uprobe are sampled: those of which all conditions hold. Make
 // one with ParseFilter; the zero Filter is none.
 type Filter struct {
-	conditions []gen.SamplerCondition
+	event      string // whose it is, by its name
+	conditions []condition
+}
+
+// condition is what has to hold of a number.
+type condition struct {
+	numbers
+	condition gen.SamplerCondition // but for where the number is
 }
 
 const maxConditions = int(gen.SamplerLimitsMAX_CONDITIONS)
@@ -29,12 +36,12 @@ var filterTerm = regexp.MustCompile(`^\s*(\w+)\s*(==|!=|<=|>=|<|>|&)\s*(.*?)\s*$
 // may be an error's, as -ENOENT; or, with == and !=, text that a field of characters has. An
 // empty text is the zero Filter.
 func ParseFilter(e Event, text string) (Filter, error) {
-	var f Filter
+	f := Filter{event: e.Name}
 	if text == "" {
-		return f, nil
+		return Filter{}, nil
 	}
 	if !e.hasNumbers() {
-		return f, fmt.Errorf("event %s: only tracepoints and probes have a filter", e.Name)
+		return Filter{}, fmt.Errorf("event %s: only tracepoints and probes have a filter", e.Name)
 	}
 	for _, term := range strings.Split(text, "&&") {
 		m := filterTerm.FindStringSubmatch(term)
@@ -64,22 +71,15 @@ func (f *Filter) add(e Event, name, operator, value string) error {
 			return f.addText(e, name, at, operator == "!=", value)
 		}
 	}
-	w, err := findNumber(e, name)
+	n, err := findNumber(e, name)
 	if err != nil {
 		return err
-	}
-	o := w.first()
-	if len(w.operands) > 1 || o.inMemory || o.size == 0 {
-		return fmt.Errorf("event %s: %s is not in the same register wherever the probe is, and cannot be compared", e.Name, name)
 	}
 	number, err := parseValue(value)
 	if err != nil {
 		return fmt.Errorf("event %s: %s %s %s: %w", e.Name, name, operator, value, err)
 	}
-	c := gen.SamplerCondition{
-		Mask: ^uint64(0), Value: number,
-		Offset: uint32(o.offset), Size: uint8(o.size), UnusedBits: uint8(64 - 8*o.size), IsSigned: o.signed,
-	}
+	c := gen.SamplerCondition{Mask: ^uint64(0), Value: number}
 	switch operator {
 	case "<", ">=":
 		c.Comparison = uint8(gen.SamplerComparisonKindCOMPARE_LESS)
@@ -89,7 +89,7 @@ func (f *Filter) add(e Event, name, operator, value string) error {
 		c.Mask, c.Value = number, 0
 	}
 	c.IsNegated = operator == "!=" || operator == ">=" || operator == ">" || operator == "&"
-	f.conditions = append(f.conditions, c)
+	f.conditions = append(f.conditions, condition{n, c})
 	return nil
 }
 
@@ -155,10 +155,9 @@ func (f *Filter) addText(e Event, name string, at characters, negated bool, text
 		for i := range n {
 			mask[i] = 0xff
 		}
-		f.conditions = append(f.conditions, gen.SamplerCondition{
-			Mask: binary.NativeEndian.Uint64(mask[:]), Value: binary.NativeEndian.Uint64(value[:]),
-			Offset: uint32(at.offset), Size: uint8(n), UnusedBits: uint8(64 - 8*n), IsNegated: negated,
-		})
+		f.conditions = append(f.conditions, condition{everywhere(operand{offset: at.offset, size: n}), gen.SamplerCondition{
+			Mask: binary.NativeEndian.Uint64(mask[:]), Value: binary.NativeEndian.Uint64(value[:]), IsNegated: negated,
+		}})
 		at.offset += n
 	}
 	return nil

@@ -94,12 +94,13 @@ func TestFilterOfUprobe(t *testing.T) {
 		f, err := ParseFilter(Event{Name: "uprobe:a:b", file: "/a", arch: procstate.AMD64}, filter)
 		switch filter {
 		case "arg1 > 4096":
-			c := f.conditions[0]
-			if err != nil || c.Value != 4096 || c.Comparison != uint8(gen.SamplerComparisonKindCOMPARE_AT_MOST) || !c.IsNegated || !c.IsSigned || c.Size != 8 || c.UnusedBits != 0 {
+			c := f.conditions[0].condition
+			n := f.conditions[0].operands[0].number()
+			if err != nil || c.Value != 4096 || c.Comparison != uint8(gen.SamplerComparisonKindCOMPARE_AT_MOST) || !c.IsNegated || !n.IsSigned || n.Size != 8 || n.UnusedBits != 0 {
 				t.Errorf("%+v, %v", c, err)
 			}
 		case "arg2 == -EAGAIN && arg3 & 0x80":
-			if c := f.conditions; err != nil || len(c) != 2 || int64(c[0].Value) != -int64(unix.EAGAIN) || c[1].Mask != 0x80 || c[1].Value != 0 || !c[1].IsNegated {
+			if c := f.conditions; err != nil || len(c) != 2 || int64(c[0].condition.Value) != -int64(unix.EAGAIN) || c[1].condition.Mask != 0x80 || c[1].condition.Value != 0 || !c[1].condition.IsNegated {
 				t.Errorf("%+v, %v", c, err)
 			}
 		default:
@@ -111,7 +112,11 @@ func TestFilterOfUprobe(t *testing.T) {
 	if _, err := ParseFilter(cpuClock, "arg1 == 1"); !strings.Contains(fmt.Sprint(err), "only tracepoints and probes") {
 		t.Errorf("a timer: %v", err)
 	}
-	if err := (&Config{Event: cpuClock, Filter: Filter{make([]gen.SamplerCondition, 1)}}).complete(); !strings.Contains(fmt.Sprint(err), "only tracepoints and probes") {
-		t.Errorf("a timer: %v", err)
+	f, err := ParseFilter(Event{Name: "uprobe:a:b", file: "/a", arch: procstate.AMD64}, "arg1 == 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Config{Event: cpuClock, Filter: f}).complete(); !strings.Contains(fmt.Sprint(err), "its filter is of event uprobe:a:b") {
+		t.Errorf("another event: %v", err)
 	}
 }

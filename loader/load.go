@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -117,8 +118,6 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	if testRejectChanges {
 		mirror = 1 << 40 // more than there is
 	}
-	var conditions [maxConditions]gen.SamplerCondition
-	copy(conditions[:], s.cfg.Filter.conditions)
 	for name, value := range map[string]any{
 		gen.SamplerVarStackLimit:      uint64(s.cfg.StackBytes),
 		gen.SamplerVarWholeLimit:      uint64(s.cfg.whole),
@@ -134,8 +133,6 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarHaveTaskPtRegs:  haveNewHelpers(),
 		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),
 		gen.SamplerVarPointPeriod:     period,
-		gen.SamplerVarConditions:      conditions,
-		gen.SamplerVarConditionCount:  uint32(len(s.cfg.Filter.conditions)),
 		gen.SamplerVarMinOffCpu:       uint64(s.cfg.MinOffCPU),
 		gen.SamplerVarWithOnCpu:       s.event.IsWall(),
 		gen.SamplerVarHaveSwitchState: tellsState,
@@ -144,7 +141,7 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	return s.cfg.Weight.first().put(spec)
+	return s.readings[0].put(spec)
 }
 
 // initPIDNamespace is the inode of the machine's first PID namespace
@@ -170,9 +167,9 @@ func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
 
 // loadPrograms loads those programs that this Session needs.
 func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
-	for _, o := range s.cfg.Weight.operands[min(1, len(s.cfg.Weight.operands)):] {
+	for _, r := range s.readings[1:] {
 		another := spec.Copy()
-		if err := o.put(another); err != nil {
+		if err := r.put(another); err != nil {
 			return err
 		}
 		coll, err := s.loadCollection(another, s.samplingProgram())
@@ -239,8 +236,8 @@ func (s *Session) loadCollection(spec *ebpf.CollectionSpec, names ...string) (*e
 
 // programAt is the sampling program for a place of the event.
 func (s *Session) programAt(place int) *ebpf.Program {
-	if n := s.cfg.Weight.operandOf(place); n > 0 {
-		return s.copies[n-1]
+	if i := slices.Index(s.readings, s.cfg.readingAt(place)); i > 0 {
+		return s.copies[i-1]
 	}
 	return s.prog
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/swbpf/swbpf/gen"
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -19,9 +17,9 @@ import (
 // operand is where a program finds a whole number. The zero operand is nowhere: see
 // constant.
 type operand struct {
-	size   int  // in bytes: 1, 2, 4 or 8; 0: it is constant
-	signed bool // one that is negative counts nothing
-	offset int  // in the context of the program, unless inMemory
+	size   int // in bytes: 1, 2, 4 or 8; 0: it is constant
+	signed bool
+	offset int // in the context of the program, unless inMemory
 
 	constant uint64
 
@@ -41,37 +39,23 @@ type register struct {
 	signed bool // which is extended with its sign
 }
 
-// put makes the operand the weight of the programs (bpf/config.h).
-func (o *operand) put(spec *ebpf.CollectionSpec) error {
+// number is the operand as the programs have it (bpf/number.h).
+func (o *operand) number() gen.SamplerNumber {
 	offset := func(r register) uint32 {
 		if r.bits == 0 {
 			return ^uint32(0)
 		}
 		return uint32(r.offset)
 	}
-	cut := uint32(0)
+	n := gen.SamplerNumber{
+		Constant: o.constant, Displacement: o.displacement, Offset: uint32(o.offset), Base: offset(o.base), Index: offset(o.index),
+		Size: uint8(o.size), UnusedBits: uint8(64 - 8*o.size), IsSigned: o.signed, InMemory: o.inMemory,
+		IndexSigned: o.index.signed, IndexShift: uint8(o.indexShift), Address32: o.address32,
+	}
 	if o.index.bits != 0 {
-		cut = uint32(64 - o.index.bits)
+		n.IndexCut = uint8(64 - o.index.bits)
 	}
-	for name, value := range map[string]any{
-		gen.SamplerVarWeightOffset:       uint32(o.offset),
-		gen.SamplerVarWeightSize:         uint32(o.size),
-		gen.SamplerVarWeightSigned:       o.signed,
-		gen.SamplerVarWeightConstant:     o.constant,
-		gen.SamplerVarWeightInMemory:     o.inMemory,
-		gen.SamplerVarWeightBase:         offset(o.base),
-		gen.SamplerVarWeightIndex:        offset(o.index),
-		gen.SamplerVarWeightIndexCut:     cut,
-		gen.SamplerVarWeightIndexSigned:  o.index.signed,
-		gen.SamplerVarWeightIndexShift:   uint32(o.indexShift),
-		gen.SamplerVarWeightDisplacement: o.displacement,
-		gen.SamplerVarWeightAddress32:    o.address32,
-	} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return fmt.Errorf("set %s: %w", name, err)
-		}
-	}
-	return nil
+	return n
 }
 
 // splitArguments splits what a note says of a probe's arguments: there is space between
@@ -133,10 +117,10 @@ func (o *operand) setConstant(s string) error {
 	}
 	unused := 64 - 8*o.size
 	o.constant = n << unused >> unused
-	if o.signed && o.constant>>(8*o.size-1) != 0 {
-		o.constant = 0
+	if o.signed {
+		o.constant = uint64(int64(n<<unused) >> unused)
 	}
-	o.size, o.signed = 0, false
+	o.size = 0
 	return nil
 }
 

@@ -21,7 +21,8 @@ type Session struct {
 	event    Event
 	cfg      Config
 	prog     *ebpf.Program   // the sampling program; nil for OffCPU
-	copies   []*ebpf.Program // of it, one for each further place of Config.Weight
+	readings []reading       // how programs find numbers of the event
+	copies   []*ebpf.Program // of prog, one for each of readings but the first
 	hooks    []hook          // of OffCPU and Wall
 	waiting  *ebpf.Program   // lists threads off the CPU; nil without
 	maps     gen.SamplerMaps
@@ -85,7 +86,11 @@ func Open(cfg Config) (*Session, error) {
 	if err := checkSystem(); err != nil {
 		return nil, err
 	}
-	s := &Session{event: cfg.Event, cfg: cfg}
+	readings, err := cfg.readings()
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{event: cfg.Event, cfg: cfg, readings: readings}
 	if err := s.open(); err != nil {
 		s.Close()
 		return nil, withFilesMissing(err)

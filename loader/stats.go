@@ -13,7 +13,7 @@ type Stats struct {
 	LostNoScratch uint64 // too many threads off the CPU
 	LostForeign   uint64 // task that this PID namespace does not contain
 	LostDeferred  uint64 // in a thread that the kernel has not gone back to from a uprobe
-	LostWeight    uint64 // static probes whose weight is in memory that could not be read
+	LostNumber    uint64 // static probes of which a number is in memory that could not be read
 
 	SkippedIdle   uint64 // the idle task, and kernel threads that begin to wait for work
 	SkippedFilter uint64 // processes and cgroups not asked for
@@ -44,7 +44,7 @@ type Stats struct {
 
 // Lost is the number of events that should have become samples.
 func (s *Stats) Lost() uint64 {
-	return s.LostRingFull + s.LostNested + s.LostNoScratch + s.LostForeign + s.LostDeferred + s.LostWeight
+	return s.LostRingFull + s.LostNested + s.LostNoScratch + s.LostForeign + s.LostDeferred + s.LostNumber
 }
 
 // LostByReason returns the losses by their names, without those that did not
@@ -57,7 +57,7 @@ func (s *Stats) LostByReason() map[string]uint64 {
 		"no_scratch": s.LostNoScratch,
 		"foreign":    s.LostForeign,
 		"deferred":   s.LostDeferred,
-		"weight":     s.LostWeight,
+		"number":     s.LostNumber,
 	} {
 		if n > 0 {
 			m[name] = n
@@ -73,7 +73,7 @@ var LostHelp = map[string]string{
 	"no_scratch": "of too many threads off the CPU",
 	"foreign":    "processes outside of this PID namespace; record on the host, or share its namespace (--pid=host)",
 	"deferred":   "in threads that the kernel had not gone back to from a uprobe",
-	"weight":     "their --weight is in memory that was not there to be read at the probe",
+	"number":     "their --weight, or what --filter asks for, is in memory that was not there to be read at the probe",
 }
 
 // fired is the number of events that the programs saw.
@@ -107,7 +107,7 @@ func (s *Session) readStats() (Stats, error) {
 		st.LostNoScratch += c.LostNoScratch
 		st.LostForeign += c.LostForeign
 		st.LostDeferred += c.LostDeferred
-		st.LostWeight += c.LostWeight
+		st.LostNumber += c.LostNumber
 		st.SkippedIdle += c.SkippedIdle
 		st.SkippedFilter += c.SkippedFilter
 		st.SkippedPeriod += c.SkippedPeriod

@@ -68,6 +68,9 @@ func TestStaticProbes(t *testing.T) {
 					argument = "arg2"
 				}
 				checkStaticProbe(t, path, n, "usdt:"+file+":test:"+probe, argument, want)
+				if all {
+					checkProbeFilter(t, path, n, "usdt:"+file+":test:"+probe, argument, want)
+				}
 				if probe == "many" || probe == "guarded" {
 					checkStaticProbe(t, path, n, "usdt:"+file+":"+probe, "", probeCount{want.times, want.times})
 				}
@@ -120,11 +123,41 @@ func checkStaticProbe(t *testing.T, program string, n int, event, argument strin
 	if strings.HasSuffix(event, ":nowhere") {
 		lost = want.times
 	}
-	if got := st.Samples + st.Lost() + st.SkippedPeriod; got != want.times || st.Lost() != lost || st.LostWeight != lost {
+	if got := st.Samples + st.Lost() + st.SkippedPeriod; got != want.times || st.Lost() != lost || st.LostNumber != lost {
 		t.Errorf("%s: %d times, want %d: %+v", event, got, want.times, st)
 	}
 	if sum != want.sum {
 		t.Errorf("%s: %s is %d in all, want %d", event, argument, sum, want.sum)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkProbeFilter does so with those times alone of which the argument is above the mean.
+func checkProbeFilter(t *testing.T, program string, n int, event, argument string, want probeCount) {
+	t.Helper()
+	cfg := Config{Event: mustParse(t, event)}
+	mean := want.sum / want.times
+	var err1, err2 error
+	cfg.Weight, err1 = ParseWeight(cfg.Event, argument)
+	cfg.Filter, err2 = ParseFilter(cfg.Event, fmt.Sprintf("%s > %d", argument, mean))
+	if err1 != nil || err2 != nil {
+		t.Error(err1, err2)
+		return
+	}
+	cmd, s := started(t, cfg, program, "visit", fmt.Sprint(n))
+	finish(t, cmd, s)
+	sum := uint64(0)
+	drain(t, s, func(p *Sample) {
+		if sum += p.Weight; p.Weight <= mean {
+			t.Errorf("%s: a sample with %s = %d, which is not above %d", event, argument, p.Weight, mean)
+		}
+	})
+	st := stats(t, s)
+	below := want.sum - sum // of the others, that are not negative
+	if st.Samples+st.SkippedNumbers+st.LostNumber != want.times || sum > want.sum || below > mean*st.SkippedNumbers {
+		t.Errorf("%s: sum %d of %d above %d: %+v", event, sum, want.sum, mean, st)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -199,7 +232,7 @@ func TestArgumentsOf32Bits(t *testing.T) {
 		t.Errorf("%+v, %v", w, err)
 	}
 	w, err := ParseWeight(mustParse(t, "uretprobe:"+path+":watched"), "ret")
-	if want := (operand{offset: 80, size: 4, signed: true}); err != nil || *w.first() != want {
+	if want := (operand{offset: 80, size: 4, signed: true}); err != nil || *w.operandAt(0) != want {
 		t.Errorf("%+v, %v; want %+v", w, err, want)
 	}
 }

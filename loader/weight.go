@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,38 +16,11 @@ type Weight struct {
 	Name string // of the field or argument
 	Unit string // "nanoseconds", "bytes" or "count"
 
-	event    string    // whose it is, by its name
-	operands []operand // where it may be; each once
-	at       []int     // index in operands, by place of the event; nil: it is the same for all
+	event string // whose it is, by its name
+	numbers
 }
 
 func (w *Weight) isZero() bool { return len(w.operands) == 0 }
-
-// first is where the weight is at the first place.
-func (w *Weight) first() *operand {
-	if w.isZero() {
-		return &operand{constant: 1}
-	}
-	return &w.operands[0]
-}
-
-// operandOf is the index in w.operands of where the weight is at a place of the event.
-func (w *Weight) operandOf(place int) int {
-	if w.at == nil {
-		return 0
-	}
-	return w.at[place]
-}
-
-// add says where the weight is at the next place.
-func (w *Weight) add(o operand) {
-	i := slices.Index(w.operands, o)
-	if i < 0 {
-		i = len(w.operands)
-		w.operands = append(w.operands, o)
-	}
-	w.at = append(w.at, i)
-}
 
 // ownWeights are those by which perf counts tracepoints, as the kernel declares
 // (__perf_count in include/trace/events/sched.h).
@@ -78,26 +50,15 @@ func ParseWeight(e Event, name string) (Weight, error) {
 	if !e.hasNumbers() {
 		return Weight{}, fmt.Errorf("event %s: only tracepoints and probes have a weight", e.Name)
 	}
-	w, err := findNumber(e, name)
+	n, err := findNumber(e, name)
 	if err != nil {
 		return Weight{}, err
 	}
-	w.Name, w.Unit, w.event = name, unitOf(name), e.Name
+	w := Weight{Name: name, Unit: unitOf(name), event: e.Name, numbers: n}
 	if hasUnit {
 		w.Unit = unit
 	}
 	return w, nil
-}
-
-// findNumber looks up where the programs of a tracepoint or uprobe find a number.
-func findNumber(e Event, name string) (Weight, error) {
-	switch {
-	case e.IsTracepoint():
-		return fieldOf(e, name)
-	case e.isStaticProbe():
-		return probeArgumentOf(e, name)
-	}
-	return argumentOf(e, name)
 }
 
 // unitOf guesses what a field counts. The kernel's names are what they are.
@@ -137,23 +98,23 @@ func formatOf(e Event) (string, error) {
 }
 
 // fieldOf looks up a field in the format of a tracepoint.
-func fieldOf(e Event, name string) (Weight, error) {
+func fieldOf(e Event, name string) (numbers, error) {
 	format, err := formatOf(e)
 	if err != nil {
-		return Weight{}, err
+		return numbers{}, err
 	}
-	var numbers []string
+	var names []string
 	for line := range strings.Lines(format) {
 		field, o, ok := parseField(line)
 		if !ok {
 			continue
 		}
 		if field == name {
-			return Weight{operands: []operand{o}}, nil
+			return everywhere(o), nil
 		}
-		numbers = append(numbers, field)
+		names = append(names, field)
 	}
-	return Weight{}, fmt.Errorf("event %s: no number %q; it has %s", e.Name, name, orNone(numbers))
+	return numbers{}, fmt.Errorf("event %s: no number %q; it has %s", e.Name, name, orNone(names))
 }
 
 func orNone(names []string) string {
@@ -210,49 +171,42 @@ var argumentOffsets = map[string]map[string]int{
 }
 
 // argumentOf is the register of an argument or of the result.
-func argumentOf(e Event, name string) (Weight, error) {
+func argumentOf(e Event, name string) (numbers, error) {
 	offset, ok := argumentOffsets[e.arch.Name][name]
 	switch {
 	case !ok && e.arch.AddressWidth == 4:
-		return Weight{}, fmt.Errorf("event %s: no argument %q; of functions of 32 bits there is only ret, of a uretprobe", e.Name, name)
+		return numbers{}, fmt.Errorf("event %s: no argument %q; of functions of 32 bits there is only ret, of a uretprobe", e.Name, name)
 	case !ok:
-		return Weight{}, fmt.Errorf("event %s: no argument %q; there are arg1 to arg6, and of a uretprobe or kretprobe ret", e.Name, name)
+		return numbers{}, fmt.Errorf("event %s: no argument %q; there are arg1 to arg6, and of a uretprobe or kretprobe ret", e.Name, name)
 	case name == "ret" != (strings.HasPrefix(e.Name, "uretprobe:") || strings.HasPrefix(e.Name, "kretprobe:")):
-		return Weight{}, fmt.Errorf("event %s: arguments are there when a function is entered (uprobe, kprobe), its result when it returns (uretprobe, kretprobe)", e.Name)
+		return numbers{}, fmt.Errorf("event %s: arguments are there when a function is entered (uprobe, kprobe), its result when it returns (uretprobe, kretprobe)", e.Name)
 	}
-	return Weight{operands: []operand{{offset: offset, size: e.arch.AddressWidth, signed: true}}}, nil
+	return everywhere(operand{offset: offset, size: e.arch.AddressWidth, signed: true}), nil
 }
 
-// maxOperands bounds in how many places an argument of a static probe may be: for each
-// there is a program.
-const maxOperands = 64
-
 // probeArgumentOf is where an argument of a static probe is at each of its locations.
-func probeArgumentOf(e Event, name string) (w Weight, err error) {
+func probeArgumentOf(e Event, name string) (found numbers, err error) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(name, "arg"), 10, 8)
 	if err != nil || !strings.HasPrefix(name, "arg") || n == 0 {
-		return Weight{}, fmt.Errorf("event %s: no argument %q; they are called arg1, arg2 and so on", e.Name, name)
+		return numbers{}, fmt.Errorf("event %s: no argument %q; they are called arg1, arg2 and so on", e.Name, name)
 	}
 	im, done, err := openImage(e)
 	if err != nil {
-		return Weight{}, err
+		return numbers{}, err
 	}
 	defer done()
 	for _, p := range e.places {
 		arguments := splitArguments(p.arguments)
 		if uint64(len(arguments)) < n {
-			return Weight{}, fmt.Errorf("event %s: no argument %q; it has %s", e.Name, name, namesOf(len(arguments)))
+			return numbers{}, fmt.Errorf("event %s: no argument %q; it has %s", e.Name, name, namesOf(len(arguments)))
 		}
 		o, err := parseArgument(im, p.pc, arguments[n-1])
 		if err != nil {
-			return Weight{}, fmt.Errorf("event %s: %s is %q at %#x: %w", e.Name, name, arguments[n-1], p.pc, err)
+			return numbers{}, fmt.Errorf("event %s: %s is %q at %#x: %w", e.Name, name, arguments[n-1], p.pc, err)
 		}
-		w.add(o)
+		found.add(o)
 	}
-	if len(w.operands) > maxOperands {
-		return Weight{}, fmt.Errorf("event %s: %s is in %d different places, more than %d", e.Name, name, len(w.operands), maxOperands)
-	}
-	return w, nil
+	return found, nil
 }
 
 // namesOf names as many arguments.
