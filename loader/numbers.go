@@ -33,9 +33,6 @@ func (n *numbers) operandAt(place int) *operand {
 	return &n.operands[n.at[place]]
 }
 
-// isSigned reports whether the number may be negative.
-func (n *numbers) isSigned() bool { return n.operands[0].signed }
-
 // everywhere is a number that is at the same operand at all places.
 func everywhere(o operand) numbers { return numbers{operands: []operand{o}} }
 
