@@ -31,11 +31,9 @@ type Event struct {
 	bits                     uint64 // of struct perf_event_attr, from modifiers
 	pmu                      bool   // it is of a source that sysfs lists
 
-	file   string          // of a uprobe, absolute; empty for all others
-	arch   *procstate.Arch // of that file
-	places []place         // in it
-
-	function string // of a kprobe, at or in which it has one place; empty for all others
+	arch     *procstate.Arch // of the code of a uprobe or kprobe
+	places   []place         // of a uprobe: where it is; of a kprobe: one, in the function
+	function string          // of a kprobe; empty for all others
 }
 
 // IsTracepoint reports whether the event is a tracepoint of the kernel.
@@ -44,7 +42,7 @@ func (e Event) IsTracepoint() bool { return e.typ == unix.PERF_TYPE_TRACEPOINT }
 // IsUprobe reports whether the event is a place in a program or library: the
 // execution of an instruction, or the return of a function; or all places of a
 // static probe (USDT).
-func (e Event) IsUprobe() bool { return e.file != "" }
+func (e Event) IsUprobe() bool { return len(e.places) > 0 && !e.IsKprobe() }
 
 // isStaticProbe reports whether the event is a static probe (USDT).
 func (e Event) isStaticProbe() bool { return e.IsUprobe() && strings.HasPrefix(e.Name, "usdt:") }
@@ -140,14 +138,19 @@ func (e *UnknownEventError) Error() string {
 // 0xBYTES; PROVIDER may be left out where only one has such a probe. Events other than those of a place
 // may have perf's modifiers u, k and p behind a colon. Errors
 // wrap *UnknownEventError, and *MissingError where events cannot be looked up.
-func ParseEvent(name string) (Event, error) {
+func ParseEvent(name string) (Event, error) { return ParseEventOf(name, nil) }
+
+// ParseEventOf is ParseEvent for some processes, by their IDs: FILE is a path as they see it, in containers
+// too, or the name of a library or program that they have mapped. Where they have several such files it is all of them;
+// where they have none, it is what FILE means otherwise.
+func ParseEventOf(name string, pids []int) (Event, error) {
 	sys, place, hasPlace := strings.Cut(name, ":")
 	if hasPlace {
 		switch sys {
 		case "uprobe", "uretprobe":
-			return parseUprobe(name, sys == "uretprobe", place)
+			return parseUprobe(name, sys == "uretprobe", place, pids)
 		case "usdt":
-			return parseUSDT(name, place)
+			return parseUSDT(name, place, pids)
 		case "kprobe", "kretprobe":
 			return parseKprobe(name, sys == "kretprobe", place)
 		}

@@ -91,7 +91,7 @@ func TestFilterOfUprobe(t *testing.T) {
 		strings.Repeat("arg1 > 1 && ", 8) + "arg1 > 1": "more than 8 numbers",
 		"arg2 == -EAGAIN && arg3 & 0x80":               "",
 	} {
-		f, err := ParseFilter(Event{Name: "uprobe:a:b", file: "/a", arch: procstate.AMD64}, filter)
+		f, err := ParseFilter(Event{Name: "uprobe:a:b", places: make([]place, 1), arch: procstate.AMD64}, filter)
 		switch filter {
 		case "arg1 > 4096":
 			c := f.conditions[0].condition
@@ -112,7 +112,7 @@ func TestFilterOfUprobe(t *testing.T) {
 	if _, err := ParseFilter(cpuClock, "arg1 == 1"); !strings.Contains(fmt.Sprint(err), "only tracepoints and probes") {
 		t.Errorf("a timer: %v", err)
 	}
-	f, err := ParseFilter(Event{Name: "uprobe:a:b", file: "/a", arch: procstate.AMD64}, "arg1 == 1")
+	f, err := ParseFilter(Event{Name: "uprobe:a:b", places: make([]place, 1), arch: procstate.AMD64}, "arg1 == 1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // ldCachePath is the dynamic loader's list of libraries.
@@ -33,6 +37,90 @@ func resolveBinary(name string) (string, error) {
 		return "", fmt.Errorf("no library or program is called %q", name)
 	}
 	return path, err
+}
+
+// filesOf finds the files that a name in an event means for some processes, each once: a path as they see
+// it, or what they have mapped of a library or program of another name. Where none of them has such
+// a file, or there are no processes, it is what the name means here.
+func filesOf(name string, pids []int) ([]string, error) {
+	var paths []string
+	var files []os.FileInfo
+	for _, pid := range pids {
+		for _, path := range filesSeenBy(pid, name) {
+			fi, err := os.Stat(path)
+			if err != nil || slices.ContainsFunc(files, func(other os.FileInfo) bool { return os.SameFile(fi, other) }) {
+				continue
+			}
+			paths, files = append(paths, path), append(files, fi)
+		}
+	}
+	if len(paths) > 0 {
+		return paths, nil
+	}
+	path, err := resolveBinary(name)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []string{path}, nil
+}
+
+// filesSeenBy returns what may be the files of a name for a process, by paths of ours.
+func filesSeenBy(pid int, name string) (paths []string) {
+	proc := fmt.Sprintf("/proc/%d", pid)
+	root := proc + "/root"
+	if seesOurFiles(proc) {
+		root = ""
+	}
+	if filepath.IsAbs(name) {
+		return []string{root + name}
+	}
+	if strings.Contains(name, "/") {
+		return nil // counts from where we are
+	}
+	mapped, err := procstate.ReadMaps(proc+"/maps", true)
+	if err != nil {
+		return nil
+	}
+	for _, m := range mapped {
+		path := strings.TrimSuffix(m.Path, " (deleted)")
+		if filepath.IsAbs(path) && isCalled(filepath.Base(path), name) {
+			paths = append(paths, mappedFile(fmt.Sprintf("%s/map_files/%x-%x", proc, m.Start, m.End), path, root+path))
+		}
+	}
+	return paths
+}
+
+// mappedFile returns which of some paths leads to the file of a mapping: the mapping itself leads to it too, if
+// it may be looked at, and also where no path does.
+func mappedFile(mapping string, paths ...string) string {
+	is, err := os.Stat(mapping)
+	if err != nil {
+		return paths[len(paths)-1]
+	}
+	for _, path := range paths {
+		if fi, err := os.Stat(path); err == nil && os.SameFile(fi, is) {
+			return path
+		}
+	}
+	return mapping
+}
+
+// seesOurFiles reports whether a process, by its directory in /proc, has the files where we have them.
+func seesOurFiles(proc string) bool {
+	theirs, err1 := os.Readlink(proc + "/ns/mnt")
+	ours, err2 := os.Readlink("/proc/self/ns/mnt")
+	their, err3 := os.Stat(proc + "/root")
+	our, err4 := os.Stat("/")
+	return errors.Join(err1, err2, err3, err4) == nil && theirs == ours && os.SameFile(their, our)
+}
+
+// isCalled reports whether a file is what a name in an event means: libc is libc.so.6, and was libc-2.31.so.
+func isCalled(file, name string) bool {
+	rest, ok := strings.CutPrefix(file, name)
+	return ok && (rest == "" || strings.HasPrefix(rest, ".so") || rest[0] == '-' && len(rest) > 1 && rest[1] >= '0' && rest[1] <= '9' && strings.HasSuffix(rest, ".so"))
 }
 
 // The format of ld.so.cache since glibc 2.2 (sysdeps/generic/dl-cache.h): a

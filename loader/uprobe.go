@@ -20,63 +20,82 @@ import (
 // parseUprobe looks up the event "uprobe:FILE:PLACE" or "uretprobe:...",
 // called name. PLACE is a function's symbol, SYMBOL+OFFSET or a file offset
 // in hexadecimal.
-func parseUprobe(name string, onReturn bool, spec string) (Event, error) {
+func parseUprobe(name string, onReturn bool, spec string, pids []int) (Event, error) {
 	file, where, ok := cutLast(spec)
 	if !ok || file == "" || where == "" {
 		return Event{}, fmt.Errorf("event %s: should be uprobe:FILE:FUNCTION", name)
 	}
-	e, err := newUprobe(name, file, onReturn)
-	if err != nil {
-		return Event{}, err
-	}
-	im, done, err := openImage(e)
-	if err != nil {
-		return Event{}, err
-	}
-	defer done()
-	e.arch = im.Arch()
-	offset, err := placeInFile(im, name, where)
-	if err == nil && !isCode(im, offset) {
-		err = fmt.Errorf("event %s: offset %#x of %s is not code", name, offset, im.Path)
-	}
-	if err != nil {
-		return Event{}, err
-	}
-	e.places = []place{{offset: offset}}
-	return e, nil
+	return newUprobe(name, file, onReturn, pids, func(im *procstate.Image, places []place) ([]place, error) {
+		offset, err := placeInFile(im, name, where)
+		if err == nil && !isCode(im, offset) {
+			err = fmt.Errorf("event %s: offset %#x of %s is not code", name, offset, im.Path)
+		}
+		return append(places, place{offset: offset}), err
+	})
 }
 
-// newUprobe returns an event in a file, with no place yet.
-func newUprobe(name, file string, onReturn bool) (e Event, err error) {
-	e = Event{Name: name}
+// newUprobe returns an event in the files that file means for some processes: find appends its places in one
+// of them. Files that have none do not count where another has.
+func newUprobe(name, file string, onReturn bool, pids []int, find func(im *procstate.Image, places []place) ([]place, error)) (Event, error) {
+	e := Event{Name: name}
+	var err error
 	if e.typ, e.config, err = probeConfig("uprobe", onReturn); err != nil {
 		return Event{}, fmt.Errorf("event %s: %w", name, err)
 	}
-	path, err := resolveBinary(file)
-	if err == nil {
-		e.file, err = filepath.Abs(path)
-	}
+	paths, err := filesOf(file, pids)
 	if err != nil {
 		return Event{}, fmt.Errorf("event %s: %w", name, err)
+	}
+	var lacking error
+	for _, path := range paths {
+		places, err := e.placesIn(path, find)
+		if err != nil && lacking == nil {
+			lacking = err
+		}
+		if err == nil {
+			e.places = append(e.places, places...)
+		}
+	}
+	if len(e.places) == 0 {
+		return Event{}, lacking
 	}
 	return e, nil
 }
 
-// openImage reads the file of a uprobe event until done is called.
-func openImage(e Event) (im *procstate.Image, done func(), err error) {
-	f, err := os.Open(e.file)
-	if err != nil {
-		return nil, nil, fmt.Errorf("event %s: %w", e.Name, err)
+// placesIn finds the places of e in a file, which has to be of the architecture of those before.
+func (e *Event) placesIn(path string, find func(im *procstate.Image, places []place) ([]place, error)) ([]place, error) {
+	var places []place
+	err := withImage(e.Name, path, func(im *procstate.Image) (err error) {
+		if e.arch != nil && e.arch != im.Arch() {
+			return fmt.Errorf("event %s: %s is of another architecture", e.Name, path)
+		}
+		if places, err = find(im, nil); err == nil {
+			e.arch = im.Arch()
+		}
+		return err
+	})
+	for i := range places {
+		places[i].file = path
 	}
+	return places, err
+}
+
+// withImage reads a file of a uprobe event.
+func withImage(event, path string, read func(im *procstate.Image) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", event, err)
+	}
+	defer f.Close()
 	fi, err := f.Stat()
-	if err == nil {
-		im, err = procstate.NewImage(f, fi.Size(), e.file)
-	}
 	if err != nil {
-		f.Close()
-		return nil, nil, fmt.Errorf("event %s: %w", e.Name, err)
+		return fmt.Errorf("event %s: %w", event, err)
 	}
-	return im, func() { f.Close() }, nil
+	im, err := procstate.NewImage(f, fi.Size(), path)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", event, err)
+	}
+	return read(im)
 }
 
 // probeConfig returns the type of events of uprobes or kprobes, which is what source is, and their configuration.
@@ -179,6 +198,7 @@ func isCode(im *procstate.Image, off uint64) bool {
 
 // place is where the event of a uprobe occurs.
 type place struct {
+	file   string // absolute path
 	offset uint64 // of the instruction in the file
 	// Of a location of a static probe:
 	semaphore uint64 // offset in the file of the count of those who watch it; 0: it has none
@@ -189,7 +209,7 @@ type place struct {
 // openUprobe opens the event of a uprobe at one of its places, for one process or for
 // all (-1). As with tracepoints it is what a program is attached to, and stays disabled.
 func openUprobe(e Event, p place, pid, cpu int) (int, error) {
-	path, err := unix.BytePtrFromString(e.file)
+	path, err := unix.BytePtrFromString(p.file)
 	if err != nil {
 		return -1, fmt.Errorf("open event %s: %w", e.Name, err)
 	}
@@ -218,7 +238,7 @@ func openUprobe(e Event, p place, pid, cpu int) (int, error) {
 	case errors.Is(err, unix.ESRCH):
 		return -1, fmt.Errorf("process %d: no such process", pid)
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP):
-		return -1, fmt.Errorf("open event %s: the kernel puts no probe at offset %#x of %s: %w", e.Name, p.offset, e.file, err)
+		return -1, fmt.Errorf("open event %s: the kernel puts no probe at offset %#x of %s: %w", e.Name, p.offset, p.file, err)
 	case errors.Is(err, unix.EACCES) && !hasCap(unix.CAP_SYS_ADMIN):
 		return -1, &MissingError{
 			What:   "CAP_SYS_ADMIN, which this kernel wants for uprobes",

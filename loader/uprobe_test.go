@@ -53,7 +53,7 @@ func TestParseUprobe(t *testing.T) {
 			continue
 		}
 		onReturn := strings.HasPrefix(c.event, "uret")
-		if !e.IsUprobe() || e.IsTracepoint() || e.IsTimer() || e.Name != c.event || len(e.places) != 1 || e.places[0].offset != c.offset || e.file != path || (e.config != 0) != onReturn {
+		if !e.IsUprobe() || e.IsTracepoint() || e.IsTimer() || e.Name != c.event || len(e.places) != 1 || e.places[0].offset != c.offset || e.places[0].file != path || (e.config != 0) != onReturn {
 			t.Errorf("%s: %+v, want offset %#x", c.event, e, c.offset)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // parseUSDT looks up the event "usdt:FILE:PROVIDER:NAME", called name: a static probe at
 // all its locations. It may be "usdt:FILE:NAME" where only one provider has such a probe.
-func parseUSDT(name, spec string) (Event, error) {
+func parseUSDT(name, spec string, pids []int) (Event, error) {
 	file, probe, ok := cutLast(spec)
 	provider := ""
 	if f, p, has := cutLast(file); has {
@@ -23,29 +23,21 @@ func parseUSDT(name, spec string) (Event, error) {
 	if !ok || file == "" {
 		return Event{}, fmt.Errorf("event %s: should be usdt:FILE:PROVIDER:NAME", name)
 	}
-	e, err := newUprobe(name, file, false)
-	if err != nil {
-		return Event{}, err
-	}
-	im, done, err := openImage(e)
-	if err != nil {
-		return Event{}, err
-	}
-	defer done()
-	e.arch = im.Arch()
-	found, err := findStaticProbe(im, name, "usdt:"+file+":", provider, probe)
-	if err != nil {
-		return Event{}, err
-	}
-	for i := range found {
-		if e.places, err = addLocation(e.places, im, &found[i]); err != nil {
-			return Event{}, fmt.Errorf("event %s: %w", name, err)
+	return newUprobe(name, file, false, pids, func(im *procstate.Image, places []place) ([]place, error) {
+		found, err := findStaticProbe(im, name, "usdt:"+file+":", provider, probe)
+		if err != nil {
+			return nil, err
 		}
-	}
-	if len(e.places) == 0 {
-		return Event{}, fmt.Errorf("event %s: none of its locations in %s is code", name, im.Path)
-	}
-	return e, nil
+		for i := range found {
+			if places, err = addLocation(places, im, &found[i]); err != nil {
+				return nil, fmt.Errorf("event %s: %w", name, err)
+			}
+		}
+		if len(places) == 0 {
+			return nil, fmt.Errorf("event %s: none of its locations in %s is code", name, im.Path)
+		}
+		return places, nil
+	})
 }
 
 // cutLast cuts s at its last colon.

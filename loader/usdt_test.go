@@ -34,11 +34,19 @@ func stapsdtNote(pc, base, semaphore uint64, texts string) []byte {
 // imageOf reads the headers of a file.
 func imageOf(t testing.TB, path string) *procstate.Image {
 	t.Helper()
-	im, done, err := openImage(Event{Name: "test", file: path})
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(done)
+	t.Cleanup(func() { f.Close() })
+	fi, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := procstate.NewImage(f, fi.Size(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return im
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // Weight is a number that an event of a tracepoint or uprobe carries, by which
@@ -190,23 +192,25 @@ func probeArgumentOf(e Event, name string) (found numbers, err error) {
 	if err != nil || !strings.HasPrefix(name, "arg") || n == 0 {
 		return numbers{}, fmt.Errorf("event %s: no argument %q; they are called arg1, arg2 and so on", e.Name, name)
 	}
-	im, done, err := openImage(e)
-	if err != nil {
-		return numbers{}, err
+	for rest := e.places; len(rest) > 0 && err == nil; {
+		file := rest[0].file
+		err = withImage(e.Name, file, func(im *procstate.Image) error {
+			for ; len(rest) > 0 && rest[0].file == file; rest = rest[1:] {
+				p := &rest[0]
+				arguments := splitArguments(p.arguments)
+				if uint64(len(arguments)) < n {
+					return fmt.Errorf("event %s: no argument %q; it has %s", e.Name, name, namesOf(len(arguments)))
+				}
+				o, err := parseArgument(im, p.pc, arguments[n-1])
+				if err != nil {
+					return fmt.Errorf("event %s: %s is %q at %#x: %w", e.Name, name, arguments[n-1], p.pc, err)
+				}
+				found.add(o)
+			}
+			return nil
+		})
 	}
-	defer done()
-	for _, p := range e.places {
-		arguments := splitArguments(p.arguments)
-		if uint64(len(arguments)) < n {
-			return numbers{}, fmt.Errorf("event %s: no argument %q; it has %s", e.Name, name, namesOf(len(arguments)))
-		}
-		o, err := parseArgument(im, p.pc, arguments[n-1])
-		if err != nil {
-			return numbers{}, fmt.Errorf("event %s: %s is %q at %#x: %w", e.Name, name, arguments[n-1], p.pc, err)
-		}
-		found.add(o)
-	}
-	return found, nil
+	return found, err
 }
 
 // namesOf names as many arguments.

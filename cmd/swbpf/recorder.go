@@ -90,7 +90,20 @@ func startRecorder(o *recordOptions, signals chan os.Signal, reads bool) (*recor
 
 func (r *recorder) start(reads bool) error {
 	o := r.opt
-	event, err := loader.ParseEvent(o.event)
+	var inCgroups []uint64
+	pids := o.pids // that run already
+	if len(o.cgroups) > 0 {
+		cgroups, err := loader.OpenCgroups()
+		if err != nil {
+			return err
+		}
+		inCgroups, err = cgroupsOf(cgroups, o.cgroups)
+		pids = cgroups.PIDs(inCgroups)
+		if err = errors.Join(err, cgroups.Close()); err != nil {
+			return err
+		}
+	}
+	event, err := loader.ParseEventOf(o.event, pids)
 	if err != nil {
 		return err
 	}
@@ -104,21 +117,11 @@ func (r *recorder) start(reads bool) error {
 	}
 	cfg := loader.Config{
 		Event: event, Weight: weight, Filter: filter, Frequency: int(o.frequency), Period: uint64(o.period), StackBytes: int(o.stackBytes),
-		Kernel: !o.noKernel, PIDs: o.pids, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
+		Kernel: !o.noKernel, PIDs: o.pids, Cgroups: inCgroups, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
 	cfg.Changes = o.frequency >= changesFrom || o.frequency == 0 && (o.period > 0 || !event.HasDefaultFrequency())
 	if event.IsOffCPU() || event.IsWall() {
 		cfg.RingBytes = switchRing
-	}
-	if len(o.cgroups) > 0 {
-		cgroups, err := loader.OpenCgroups()
-		if err != nil {
-			return err
-		}
-		cfg.Cgroups, err = cgroupsOf(cgroups, o.cgroups)
-		if err = errors.Join(err, cgroups.Close()); err != nil {
-			return err
-		}
 	}
 	if len(o.command) > 0 {
 		if r.command, err = loader.StartCommand(o.command); err != nil {
