@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf"
+	"github.com/swbpf/swbpf/internal/dotnet"
 	"github.com/swbpf/swbpf/internal/emulated"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
@@ -469,6 +470,75 @@ func TestDotnetAArch64(t *testing.T) {
 		if walked++; err != nil {
 			t.Errorf("%d frames, of which %d of methods: %v", len(frames), methods, err)
 		}
+	}
+}
+
+// The same program of .NET 10, whose own part is replaced by one that has its threads stop, has the lines that .NET tells of.
+func TestDotnetLinesAArch64(t *testing.T) {
+	root, _, _ := strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
+	program := os.Getenv("SWBPF_AARCH64_DOTNET")
+	if root == "" || program == "" {
+		t.Skip("no program of .NET for AArch64: SWBPF_AARCH64_DOTNET names none, or SWBPF_AARCH64_ROOTS no libraries")
+	}
+	contents, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if contents, err = dotnet.Replaced(contents, filepath.Base(program)+".dll", dotnet.DLL); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program = filepath.Join(dir, filepath.Base(program))
+	for name, contents := range map[string][]byte{program: contents, filepath.Join(dir, "Lines.pdb"): dotnet.PDB} {
+		if err := os.WriteFile(name, contents, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tiered := range []string{"0", "1"} {
+		told := filepath.Join(dir, "told"+tiered)
+		p, out := runEmulatedIn(t, root, []string{
+			"DOTNET_SYSTEM_GLOBALIZATION_INVARIANT=1", "HOME=" + dir, "LINES_OUT=" + told, "DOTNET_TieredCompilation=" + tiered,
+		}, program)
+		p.MakesCode = true
+		go io.Copy(io.Discard, out)
+		var text []byte
+		for deadline := time.Now().Add(2 * time.Minute); !strings.HasSuffix(string(text), "ready\n"); time.Sleep(100 * time.Millisecond) {
+			if text, _ = os.ReadFile(told); time.Now().After(deadline) {
+				t.Fatalf("not ready: %s", text)
+			}
+		}
+		w := stopEmulated(t, p, program)
+		threads, err := w.ProcessState().Threads()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, traces := 0, dotnet.Traces(string(text))
+		for _, tid := range threads {
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/comm", p.PID, tid))
+			name := strings.TrimSpace(string(comm))
+			calls, isOne := traces[name]
+			if !isOne {
+				continue
+			}
+			frames, _ := w.WalkStack(nil, tid)
+			var found []dotnet.Call
+			for i := range frames {
+				if l := w.Codes().Lines(frames[i].Code); len(l) > 0 {
+					found = append(found, dotnet.Call{Function: l[0].Name, File: l[0].File, Line: l[0].Line})
+				}
+			}
+			compared, err := dotnet.Compare(name, calls, found)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			for _, n := range compared {
+				lines += n
+			}
+		}
+		if lines < 36 {
+			t.Errorf("%d lines of %d threads were compared", lines, len(traces))
+		}
+		p.Kill()
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 // place to other such code.
 type Stepper struct {
 	images mcode.PerImage[image]
+	pdbs   pdbs
 	code   [codeBytes]byte
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/dotnet"
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
@@ -213,13 +214,13 @@ func TestCLREntry(t *testing.T) {
 }
 
 // descriptorText is a descriptor's text, with offsets that are as in .NET 10.
-const descriptorText10 = `{"version":0,"baseline":"empty","types":{"Module":{"PEAssembly":216,"ReadyToRunInfo":704},
+const descriptorText10 = `{"version":0,"baseline":"empty","types":{"Module":{"PEAssembly":216,"ReadyToRunInfo":704,"Path":200,"FileName":208},
 "PEAssembly":{"PEImage":8},"PEImage":{"LoadedImageLayout":128},"PEImageLayout":{"Base":8},"MethodTable":{"!":64,"Module":24},
 "MethodDesc":{"!":16,"ChunkIndex":2,"Flags":6,"Flags3AndTokenRemainder":0},"MethodDescChunk":{"!":24,"MethodTable":0,"FlagsAndTokenRange":18},
-"DynamicMethodDesc":{"!":48,"MethodName":[32,"pointer"]},"ReadyToRunInfo":{"CompositeInfo":40,"NumRuntimeFunctions":88,"RuntimeFunctions":80,"NumHotColdMap":104,"EntryPointToMethodDescMap":360},
+"DynamicMethodDesc":{"!":48,"MethodName":[32,"pointer"]},"ReadyToRunInfo":{"ReadyToRunHeader":16,"CompositeInfo":40,"NumRuntimeFunctions":88,"RuntimeFunctions":80,"NumHotColdMap":104,"EntryPointToMethodDescMap":360},
 "RuntimeFunction":{"!":12},"HashMap":{"Buckets":16},"Bucket":{"!":64,"Values":32},"RangeSectionMap":{"TopLevelData":0},
 "RangeSectionFragment":{"RangeBegin":8,"RangeEndOpen":16,"RangeSection":24,"Next":0},"RangeSection":{"RangeBegin":0,"RangeEndOpen":8,"Flags":16,"HeapList":40,"R2RModule":32},
-"RealCodeHeader":{"MethodDesc":24,"NumUnwindInfos":32,"UnwindInfos":36},"CodeHeapListNode":{"MapBase":32,"HeaderMap":40}},
+"RealCodeHeader":{"MethodDesc":24,"GCInfo":16,"NumUnwindInfos":32,"UnwindInfos":36},"CodeHeapListNode":{"MapBase":32,"HeaderMap":40}},
 "globals":{"MethodDescTokenRemainderBitCount":["0xc","uint8"],"ExecutionManagerCodeRangeMapAddress":[[20],"pointer"]},"contracts":{"ExecutionManager":2}}`
 
 // What a descriptor tells is taken from it, or nothing where something lacks or is otherwise.
@@ -230,6 +231,15 @@ func TestCLRFields(t *testing.T) {
 	}
 	if !f.quickMap || !f.isTold || f.rangeMap != 20 || f.tokenBits != 12 || f.readyToRun != 704 || f.dynamicName != 32 || f.entries != 360 {
 		t.Errorf("%+v", f)
+	}
+	if f.debug != formPacked || f.header != 16 || f.path != 200 {
+		t.Errorf("lines: %+v", f)
+	}
+	for _, change := range [][2]string{{`"GCInfo":16`, `"GCInfo":8`}, {`"Path":200,`, ``}, {`"contracts":{`, `"contracts":{"DebugInfo":2,`}} {
+		f := fieldsIn([]byte(strings.Replace(descriptorText10, change[0], change[1], 1)), 24, bytesAMD64)
+		if f == nil || f.debug != formUnknown {
+			t.Errorf("with %s for %s lines are known: %+v", change[1], change[0], f)
+		}
 	}
 	for _, change := range [][2]string{{`"PEImage":8`, `"PEImage":-8`}, {`"Module":24`, `"Modul":24`}, {`"MapBase":32`, `"MapBase":48`}, {`"0xc"`, `"0x40"`}, {`[[20]`, `[[24]`}, {`[[20]`, `[[]`}, {`}`, ``}} {
 		if fieldsIn([]byte(strings.Replace(descriptorText10, change[0], change[1], 1)), 24, bytesAMD64) != nil {
@@ -328,7 +338,7 @@ func TestCLRLies(t *testing.T) {
 		for seed := range uint64(200) {
 			pc := 0x7f0000000000 + seed<<12
 			liar.Begin(seed, pc, 0x7fff00000000)
-			vm := &machine{Memory: vmread.Memory{Mem: liar}, image: &image{table: 1}, arch: arch, fields: &fields8}
+			vm := &machine{Memory: vmread.Memory{Mem: liar}, image: &image{table: 1}, arch: arch, fields: &fields8, pdbs: &pdbs{}, root: t.TempDir()}
 			vm.forget()
 			vm.rangeMap = 0x7f1000000000
 			var codes unwind.Codes
@@ -341,6 +351,7 @@ func TestCLRLies(t *testing.T) {
 					if f := find(&section, pc); f != nil {
 						f.checked = time.Now()
 						vm.codeOf(&codes, f, &in)
+						vm.debugOf(f).ilOffset(vm.ReadNow, uint32(seed))
 					}
 				}
 			}
@@ -357,6 +368,8 @@ func FuzzCLR(f *testing.F) {
 	f.Add(testModule(false))
 	f.Add(testModule(true))
 	f.Add([]byte(descriptorText10))
+	f.Add(dotnet.DLL)
+	f.Add(dotnet.Embedded)
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		const base = 0x400000
 		read := func(addr uint64, buf []byte) bool {
@@ -369,6 +382,8 @@ func FuzzCLR(f *testing.F) {
 			for n := range uint64(6) {
 				m.method(n)
 			}
+			vm := &machine{Memory: vmread.Memory{Mem: bytesAt{base, data}}}
+			vm.readEmbedded(&m.symbols)
 		}
 		fieldsIn(data, 24, bytesAMD64)
 		var u unwindInfo

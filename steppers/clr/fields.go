@@ -29,7 +29,10 @@ type fields struct {
 	count      uint64
 	splits     uint64 // how many functions have cold parts
 	entries    uint64 // map of MethodDescs by where the code begins
+	header     uint64 // of the image, where its parts are
+	path       uint64 // Module: the name of its file; where isTold is not, PEImage
 
+	debug    form   // of code that is made at run time
 	isTold   bool   // by the descriptor
 	rangeMap uint64 // which of its addresses is that of the map of all code
 }
@@ -44,6 +47,7 @@ const (
 	clrFragmentBytes                = 32
 
 	clrHeaderBytes    = 36 // RealCodeHeader, up to where its functions are
+	clrHeaderDebug    = 0
 	clrHeaderMethod   = 24
 	clrHeaderCount    = 32
 	clrMethodBytes    = 8 // MethodDesc, the part that is read
@@ -71,7 +75,8 @@ var fields8 = fields{
 	module:      24,
 	dynamicName: 24,
 	assembly:    0x110, readyToRun: 0x480, peImage: 8, loaded: 0x78, layoutBase: 8,
-	composite: 40, functions: 80, count: 88, splits: 104, entries: 0x1b0,
+	composite: 40, functions: 80, count: 88, splits: 104, entries: 0x1b0, header: 16,
+	debug: formNibbles,
 }
 
 // The descriptor (docs/design/datacontracts/contract-descriptor.md): a word that tells it, flags, the length
@@ -81,6 +86,7 @@ const (
 	descriptorBytes                    = 40
 	descriptorText, descriptorPointers = 16, 32
 	maxDescriptor                      = 1 << 18
+	maxField                           = 1 << 14 // an offset
 )
 
 // readFields reads what the descriptor at an address says; nil where that is not all. It reports whether the
@@ -111,9 +117,8 @@ func fieldsIn(text []byte, pointers, functionBytes uint64) *fields {
 	}
 	all := true
 	get := func(typ, field string) uint64 {
-		const most = 1 << 14
 		n, ok := number(told.Types[typ][field])
-		all = all && ok && n <= most
+		all = all && ok && n <= maxField
 		return n
 	}
 	same := func(typ, field string, at uint64) { all = all && get(typ, field) == at }
@@ -152,12 +157,25 @@ func fieldsIn(text []byte, pointers, functionBytes uint64) *fields {
 	bits, _ := number(told.Globals["MethodDescTokenRemainderBitCount"])
 	version, _ := number(told.Contracts["ExecutionManager"])
 	f.tokenBits, f.quickMap = uint(bits), version >= 2
+	f.readDebug(told.Types, told.Contracts)
 	index, ok := indexOf(told.Globals["ExecutionManagerCodeRangeMapAddress"])
 	if !all || !ok || bits == 0 || bits >= clrTokenBits || index >= pointers {
 		return nil
 	}
 	f.rangeMap = index
 	return f
+}
+
+// readDebug takes from the types of a descriptor where it is told which lines code has. .NET 10 has no contract for what that
+// looks like.
+func (f *fields) readDebug(types map[string]map[string]any, contracts map[string]any) {
+	const gcInfo = 16 // the third pointer, of which the first is that of debug information
+	gc, _ := number(types["RealCodeHeader"]["GCInfo"])
+	header, ok := number(types["ReadyToRunInfo"]["ReadyToRunHeader"])
+	path, ok2 := number(types["Module"]["Path"])
+	if _, isOther := contracts["DebugInfo"]; gc == gcInfo && ok && ok2 && !isOther && max(header, path) < maxField {
+		f.header, f.path, f.debug = header, path, formPacked
+	}
 }
 
 // number returns a number of a descriptor: by itself, as text, or with its type behind it.

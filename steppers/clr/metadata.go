@@ -18,6 +18,8 @@ type module struct {
 	strWide        uint64 // bytes of an index into the names,
 	blobWide       uint64 // into the signatures
 	guidWide       uint64
+	symbols        symbols
+	dir            string // that its file is in, as the process names it
 }
 
 // stream is a part of a module's metadata in memory.
@@ -74,7 +76,8 @@ const (
 // readModule reads where the tables of a module are whose file is at an address, as the loader maps it, or as it
 // is. It is nil where there are none.
 func readModule(read vmread.Reader, base uint64) *module {
-	const header, sections = 14, 8 // the directory that tells of .NET's, and what is looked at of it
+	const debug = 6                // the directory that tells of PDBs
+	const header, sections = 14, 8 // that tells of .NET's, and what is looked at of it
 	le := binary.LittleEndian
 	var mz [64]byte
 	if !read(base, mz[:]) || string(mz[:2]) != "MZ" {
@@ -110,6 +113,8 @@ func readModule(read vmread.Reader, base uint64) *module {
 			continue
 		}
 		if m := readMetadata(read, at(uint64(le.Uint32(clr[8:])))); m != nil {
+			entry := head[directory+8*debug:]
+			m.symbols = readSymbols(read, stream{at(uint64(le.Uint32(entry))), uint64(le.Uint32(entry[4:]))}, at)
 			return m
 		}
 	}
@@ -336,7 +341,7 @@ func (m *module) parameters(at uint64) string {
 	if !m.read(m.blobs.addr+at, b) {
 		return ""
 	}
-	s := signature{m: m, b: b}
+	s := signature{blob: blob{b: b}, m: m}
 	if n := int(s.number()); n < len(s.b) {
 		s.b = s.b[:n]
 	}
@@ -356,15 +361,13 @@ func (m *module) parameters(at uint64) string {
 	return "(" + strings.Join(types, ", ") + ")"
 }
 
-// signature reads a signature (ECMA-335, II.23.2).
-type signature struct {
-	m      *module
+// blob reads the contents of one (ECMA-335, II.23.2).
+type blob struct {
 	b      []byte
-	types  int
 	failed bool
 }
 
-func (s *signature) byte() byte {
+func (s *blob) byte() byte {
 	if len(s.b) == 0 {
 		s.failed = true
 		return 0
@@ -375,7 +378,7 @@ func (s *signature) byte() byte {
 }
 
 // number reads one of one, two or four bytes.
-func (s *signature) number() uint64 {
+func (s *blob) number() uint64 {
 	switch v := uint64(s.byte()); {
 	case v < 0x80:
 		return v
@@ -386,6 +389,30 @@ func (s *signature) number() uint64 {
 		v = v<<8 | uint64(s.byte())
 		return v<<8 | uint64(s.byte())
 	}
+}
+
+// signed reads one whose lowest bit is its sign.
+func (s *blob) signed() int64 {
+	n := len(s.b)
+	v := s.number()
+	if v&1 == 0 {
+		return int64(v >> 1)
+	}
+	switch n - len(s.b) {
+	case 1:
+		return int64(v>>1) - 1<<6
+	case 2:
+		return int64(v>>1) - 1<<13
+	default:
+		return int64(v>>1) - 1<<28
+	}
+}
+
+// signature reads a signature.
+type signature struct {
+	blob
+	m     *module
+	types int
 }
 
 // primitive are the names of the types that are a byte of a signature.

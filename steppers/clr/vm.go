@@ -2,6 +2,7 @@ package clr
 
 import (
 	"encoding/binary"
+	"path"
 	"slices"
 	"sort"
 	"time"
@@ -19,6 +20,8 @@ type machine struct {
 	image     *image // nil: there is none
 	arch      *arch
 	fields    *fields
+	pdbs      *pdbs
+	root, dir string             // the directories that it has for one, and that its program is in
 	of        *procstate.Mapping // of its code: another once the process has executed a program
 	bias      uint64
 	rangeMap  uint64 // address of the map of all code; 0: not known
@@ -30,9 +33,10 @@ type machine struct {
 	at        map[uint64]*function // by address
 	methods   map[uint64]*method   // by their MethodDescs
 	modules   map[uint64]*module
+	parts     map[uint64]debugInfo // of modules compiled ahead, by their ReadyToRunInfo: the list of what functions have
 
-	codes  map[uint64]uint32 // numbers in unwind.Codes, by address
-	resets int               // of these
+	codes  map[uint64]placeCode // by address
+	resets int                  // of unwind.Codes
 }
 
 // codeSection is a part of the memory for code: a heap, or a module that was compiled ahead.
@@ -51,6 +55,8 @@ type function struct {
 	start      uint64 // where the method's code begins
 	header     uint64 // of code made at run time, what stands before that; 0 of other
 	method     uint64 // its MethodDesc; 0: not known
+	debug      debugInfo
+	ahead      ahead // where debug is to be looked for
 	checked    time.Time
 	unwindInfo
 }
@@ -99,7 +105,7 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 			if known != nil && known.of == of && known.image == p {
 				return known
 			}
-			vm := &machine{Memory: vmread.MemoryOf(w), image: p, arch: archs[w.Arch()], of: of, bias: lib.Bias}
+			vm := &machine{Memory: vmread.MemoryOf(w), image: p, arch: archs[w.Arch()], of: of, bias: lib.Bias, pdbs: &s.pdbs, root: rootOf(w.ProcessState()), dir: path.Dir(w.ProcessState().ExecutablePath())}
 			vm.forget()
 			return vm
 		}
@@ -113,6 +119,7 @@ func (vm *machine) forget() {
 	vm.missed = map[uint64]time.Time{}
 	vm.functions, vm.at = map[uint64]*function{}, map[uint64]*function{}
 	vm.methods, vm.modules = map[uint64]*method{}, map[uint64]*module{}
+	vm.parts = map[uint64]debugInfo{}
 	vm.codes = nil
 }
 
@@ -288,6 +295,7 @@ func (vm *machine) madeFunction(s *codeSection, pc uint64) *function {
 	}
 	le := binary.LittleEndian
 	f := &function{start: start, header: header, method: le.Uint64(head[clrHeaderMethod:])}
+	f.debug = debugInfo{le.Uint64(head[clrHeaderDebug:]), vm.fields.debug, true}
 	for i := range min(le.Uint32(head[clrHeaderCount:]), maxParts) {
 		if vm.readFunction(f, s.low, header+clrHeaderBytes+vm.arch.functionBytes*uint64(i), pc) {
 			return f
@@ -361,7 +369,7 @@ func (vm *machine) aheadFunction(s *codeSection, pc uint64) *function {
 		return s.low + uint64(binary.LittleEndian.Uint32(b[:]))
 	}
 	n := sort.Search(int(count), func(i int) bool { return begins(i) > pc }) - 1
-	f := &function{}
+	f := &function{ahead: ahead{module: s.module, base: s.low}}
 	if n < 0 || !vm.readFunction(f, s.low, functions+vm.arch.functionBytes*uint64(n), pc) {
 		return nil
 	}
@@ -376,6 +384,7 @@ func (vm *machine) aheadFunction(s *codeSection, pc uint64) *function {
 			f.start = begins(i)
 		}
 		if f.method = vm.entry(s.module+fields.entries, f.start); f.method != 0 {
+			f.ahead.index = uint32(i)
 			return f
 		}
 	}
