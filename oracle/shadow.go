@@ -179,7 +179,8 @@ func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
 		}
 		top := s.top()
 		released := top != nil && !top.signal && from.sp >= top.sp && !far(from.sp, top.sp)
-		if (s.lost || released) && to.pc != next && in.Flow != isa.CondJump {
+		within := released && !s.lost && top.read && in.Flow == isa.Jump // with the return address in a register
+		if (s.lost || released) && to.pc != next && in.Flow != isa.CondJump && !s.raised(to, word) && !within {
 			s.settle(to, word)
 		}
 		return
@@ -292,9 +293,29 @@ func loadsSP(in *isa.Inst, a *procstate.Arch) bool {
 	return in.NumOps == 1 && in.Ops[0].Kind == isa.Load && in.Ops[0].Dst == a.SP
 }
 
+// raised follows a jump out of a frame whose function has put its return address further
+// up, over arguments: what it jumps to is called with the others. V8's code does that.
+func (s *Shadow) raised(to moment, word wordReader) bool {
+	top := s.top()
+	if top == nil || top.signal || !top.read || s.switched {
+		return false
+	}
+	if ra, ok := word(to.sp); !ok || ra != top.pc {
+		return false
+	}
+	top.sp, top.read = to.sp+8, false
+	s.lost = false
+	return true
+}
+
 // ret follows a return: out of the running function, to what was pushed in
 // it, or out of several frames at once.
 func (s *Shadow) ret(from, to moment, word wordReader) {
+	if top := s.top(); top != nil && s.lost && !s.switched && !top.signal && top.pc == to.pc {
+		s.recs = s.recs[:len(s.recs)-1] // with arguments taken off the stack
+		s.lost = false
+		return
+	}
 	if top := s.top(); top != nil && !s.lost {
 		switch {
 		case s.trampoline != 0 && to.pc == s.trampoline && !top.signal && from.sp+8 == top.sp:

@@ -181,6 +181,69 @@ func TestShadowDropped(t *testing.T) {
 	}
 }
 
+// A function that takes arguments off the stack, over which it has put its return address, has the same caller when it
+// returns, or jumps to another; what the caller pushes then is no return address.
+func TestShadowArguments(t *testing.T) {
+	const sp = 0x7fff0000
+	reg := procstate.AMD64.SP
+	load := &isa.Inst{Len: 4, NumOps: 1, Ops: [isa.MaxOps]isa.Op{{Kind: isa.Load, Dst: 10, Src: reg}}}
+	add := func(n int64) *isa.Inst {
+		return &isa.Inst{Len: 4, NumOps: 1, Ops: [isa.MaxOps]isa.Op{{Kind: isa.Set, Dst: reg, Src: reg, Imm: n}}}
+	}
+	pushMemory := &isa.Inst{Len: 3, NumOps: 2, Ops: [isa.MaxOps]isa.Op{{Kind: isa.Load, Dst: isa.Temp, Src: procstate.AMD64.FP}, {Kind: isa.Set, Dst: reg, Src: reg, Imm: -8}}}
+	called := func(mem memory) *Shadow {
+		var s Shadow
+		s.step(inst(isa.Call, 5), moment{0x100, sp}, moment{0x200, sp - 8}, mem.word)
+		s.step(inst(isa.Call, 5), moment{0x200, sp - 32}, moment{0x300, sp - 40}, mem.word)
+		var regs procstate.Regs
+		regs.Set(reg, sp-40)
+		s.watch(load, &regs)
+		s.step(load, moment{0x300, sp - 40}, moment{0x304, sp - 40}, mem.word)
+		return &s
+	}
+	t.Run("return", func(t *testing.T) {
+		mem := memory{sp - 24: 0x205, sp - 16: 0x777}
+		s := called(mem)
+		s.step(add(24), moment{0x304, sp - 40}, moment{0x308, sp - 16}, mem.word)
+		if !s.lost {
+			t.Error("SP is above the frame, and the caller is taken for known")
+		}
+		s.step(inst(isa.Next, 2), moment{0x308, sp - 16}, moment{0x30a, sp - 24}, mem.word)
+		s.step(inst(isa.Return, 1), moment{0x30a, sp - 24}, moment{0x205, sp - 16}, mem.word)
+		mem[sp-24] = 0x777
+		s.step(pushMemory, moment{0x205, sp - 16}, moment{0x208, sp - 24}, mem.word)
+		if got := chain(s); !slices.Equal(got, []uint64{0x105}) || s.lost {
+			t.Errorf("chain %#x lost %v", got, s.lost)
+		}
+	})
+	for name, c := range map[string]struct {
+		flow isa.Flow
+		off  int64  // that SP is moved by before the jump
+		atSP uint64 // what is there then
+		want []uint64
+		ends uint64 // of the frame
+	}{
+		"jump":                {isa.Jump, 16, 0x205, []uint64{0x205, 0x105}, sp - 16},
+		"by one word":         {isa.Jump, 8, 0x205, []uint64{0x205, 0x105}, sp - 24},
+		"jump out of a frame": {isa.Jump, 16, 0x777, []uint64{0x105}, sp},
+		"within the function": {isa.Jump, 8, 0x777, []uint64{0x205, 0x105}, sp - 32},
+		"return by a jump":    {isa.IndirectJump, 8, 0x777, []uint64{0x105}, sp},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := memory{sp - 40 + uint64(c.off): c.atSP}
+			s, to := called(mem), sp-40+uint64(c.off)
+			s.step(add(c.off), moment{0x304, sp - 40}, moment{0x308, to}, mem.word)
+			s.step(inst(c.flow, 5), moment{0x308, to}, moment{0x400, to}, mem.word)
+			if got := chain(s); !slices.Equal(got, c.want) || s.lost {
+				t.Fatalf("chain %#x lost %v, want %#x", got, s.lost, c.want)
+			}
+			if top := s.top(); top.sp != c.ends {
+				t.Errorf("its frame ends at %#x, not %#x", top.sp, c.ends)
+			}
+		})
+	}
+}
+
 // An overwritten return address leads out of the frames above the function that it
 // belongs to, or that it is a copy of the return address in.
 func TestShadowResuming(t *testing.T) {

@@ -88,20 +88,36 @@ func (s *Stepper) unframed(w *unwind.Walker, m *procstate.Mapping, c *code, isBa
 			return at
 		}
 	}
-	if isLinked || far {
-		code := mcode.Read(w, m, pc-dropBytes, s.buf[:min(c.start+c.size-pc+dropBytes, dropBytes+leaveBytes)])
-		if isLinked {
-			return returns(code)
+	if !isLinked && !far {
+		if at := beforeFrame(arch, mcode.Read(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))]), c.start, pc); at.ok {
+			return at
 		}
-		return leaves(code)
 	}
-	code := mcode.Read(w, m, c.start, s.buf[:min(c.size, uint64(len(s.buf)))])
-	at := mcode.PathState{PC: c.start}
+	code := mcode.Read(w, m, pc-dropBytes, s.buf[:min(c.start+c.size-pc+dropBytes, dropBytes+leaveBytes)])
+	switch {
+	case isLinked:
+		return returns(code)
+	case len(code) > dropBytes && code[dropBytes] == retAMD64:
+		return unframed{ok: true}
+	}
+	return leaves(code)
+}
+
+// beforeFrame tells the same of code of x86-64 that has not called anything, from its start on.
+func beforeFrame(arch *procstate.Arch, code []byte, start, pc uint64) unframed {
+	at := mcode.PathState{PC: start}
 	callerSP, callerFP := mcode.PathValue{Base: mcode.PathSP}, mcode.PathValue{Base: mcode.PathFP}
 	at.Regs[arch.SP], at.Regs[arch.FP] = callerSP, callerFP
+	over := uint64(0) // where the last conditional jump goes to, maybe over a jump to what gives the code up
 	var in isa.Inst
 	for at.PC < pc {
-		if !mcode.Decode(arch, code, at.PC, &in) || in.Flow != isa.Next && in.Flow != isa.CondJump {
+		if !mcode.Decode(arch, code, at.PC, &in) {
+			return unframed{}
+		}
+		switch next := at.PC + uint64(in.Len); {
+		case in.Flow == isa.CondJump:
+			over = in.Target
+		case in.Flow != isa.Next && (in.Flow != isa.Jump || next != over):
 			return unframed{}
 		}
 		code = code[in.Len:]
@@ -122,9 +138,11 @@ func (s *Stepper) unframed(w *unwind.Walker, m *procstate.Mapping, c *code, isBa
 
 // How much code leaves looks at: so much, and so much before.
 const (
-	leaveBytes = 9
+	leaveBytes = 13
 	dropBytes  = 4
 )
+
+const retAMD64 = 0xc3
 
 // leaves tells where the return address is at one of the last instructions of a function that takes its
 // arguments off the stack, its frame being gone, but for the return itself:
@@ -134,12 +152,17 @@ const (
 //	push %r10
 //	ret
 //
-// It is at dropBytes of the code. A push and a return alone may be a jump.
+// or with ret n, before which there may be a comparison and a jump to these for when there are more of them. It is at dropBytes of the
+// code. A push and a return alone may be a jump.
 func leaves(code []byte) unframed {
 	if len(code) < dropBytes {
 		return unframed{}
 	}
 	before, code := code[:dropBytes], code[dropBytes:]
+	rest := code[compare(code):]
+	if returnsN(rest[condJump(rest):]) {
+		return unframed{ok: true}
+	}
 	dropped := drops(before) == dropBytes || drops(before[1:]) == dropBytes-1
 	if n := drops(code); n > 0 {
 		reg, ok := pushReturn(code[n:])
@@ -158,6 +181,28 @@ func leaves(code []byte) unframed {
 	return unframed{}
 }
 
+// returnsN reports whether code begins with a return that takes so many bytes off the stack.
+func returnsN(code []byte) bool { return len(code) >= 3 && code[0] == 0xc2 }
+
+// compare returns how long the comparison of a register and a small number is that code begins with, 0 where there is none.
+func compare(code []byte) int {
+	if len(code) >= 4 && code[0]&^1 == 0x48 && code[1] == 0x83 && code[2]&^7 == 0xf8 {
+		return 4
+	}
+	return 0
+}
+
+// condJump returns how long the conditional jump is that code begins with, 0 where there is none.
+func condJump(code []byte) int {
+	switch {
+	case len(code) >= 2 && code[0]&^15 == 0x70:
+		return 2
+	case len(code) >= 6 && code[0] == 0x0f && code[1]&^15 == 0x80:
+		return 6
+	}
+	return 0
+}
+
 // drops returns how long the instruction is that code begins with, if it takes arguments off the
 // stack: lea (%rsp,reg,8),%rsp, lea n(reg),%rsp, add reg,%rsp. Else it returns 0.
 func drops(code []byte) int {
@@ -174,9 +219,8 @@ func drops(code []byte) int {
 
 // pushReturn reports whether code begins with the push of a register and a return.
 func pushReturn(code []byte) (reg procstate.Reg, ok bool) {
-	const ret = 0xc3
 	for n := 1; n <= 2 && n < len(code); n++ {
-		if op, reg := mcode.OneRegister(code[:n]); op == mcode.PushAMD64 && code[n] == ret {
+		if op, reg := mcode.OneRegister(code[:n]); op == mcode.PushAMD64 && code[n] == retAMD64 {
 			return reg, true
 		}
 	}

@@ -72,20 +72,27 @@ func TestV8Leaves(t *testing.T) {
 	const none, lea = "\x90\x90\x90\x90", "\x48\x8d\x24\xcc"
 	const add, lea15 = "\x48\x03\xe3", "\x49\x8d\x67\x08" // %rbx, 8(%r15)
 	for code, want := range map[string]unframed{
-		none + "\x41\x5a" + lea + "\x41\x52\xc3": {ok: true},
-		none + lea + "\x41\x52\xc3":              {ok: true, inRegister: true, reg: r10},
-		lea + "\x41\x52\xc3":                     {ok: true, inRegister: true, reg: r10},
-		lea + "\x51\xc3":                         {ok: true, inRegister: true, reg: rcx},
-		none + "\x59" + lea + "\x51\xc3":         {ok: true},
-		none + "\x59" + add + "\x51\xc3":         {ok: true},
-		none + "\x59" + lea15 + "\x51\xc3":       {ok: true},
-		none + add + "\x51\xc3":                  {ok: true, inRegister: true, reg: rcx},
-		none[:1] + add + "\x51\xc3":              {ok: true, inRegister: true, reg: rcx},
-		none + "\x59" + lea + "\x41\x52\xc3":     {}, // another register is pushed
-		none + "\x41\x5a\x41\x52\xc3":            {}, // nothing between
-		none + "\x51\xc3":                        {}, // a jump
-		lea + "\x41\x52\x90":                     {},
-		lea + "\xc3":                             {},
+		none + "\x41\x5a" + lea + "\x41\x52\xc3":      {ok: true},
+		none + lea + "\x41\x52\xc3":                   {ok: true, inRegister: true, reg: r10},
+		lea + "\x41\x52\xc3":                          {ok: true, inRegister: true, reg: r10},
+		lea + "\x51\xc3":                              {ok: true, inRegister: true, reg: rcx},
+		none + "\x59" + lea + "\x51\xc3":              {ok: true},
+		none + "\x59" + add + "\x51\xc3":              {ok: true},
+		none + "\x59" + lea15 + "\x51\xc3":            {ok: true},
+		none + add + "\x51\xc3":                       {ok: true, inRegister: true, reg: rcx},
+		none[:1] + add + "\x51\xc3":                   {ok: true, inRegister: true, reg: rcx},
+		none + "\xc2\x20\x00":                         {ok: true},
+		none + "\x7f\x03\xc2\x20\x00":                 {ok: true},
+		none + "\x0f\x8f\x03\x00\x00\x00\xc2\x20\x00": {ok: true},
+		none + "\x48\x83\xf9\x06\x7f\x03\xc2\x30\x00": {ok: true},
+		none + "\x48\x83\xc1\x06\x7f\x03\xc2\x30\x00": {}, // no comparison
+		none + "\x0f\x1f\x03\x00\x00\x00\xc2\x20\x00": {}, // no jump
+		none + "\x7f\x03\xc3":                         {}, // no arguments
+		none + "\x59" + lea + "\x41\x52\xc3":          {}, // another register is pushed
+		none + "\x41\x5a\x41\x52\xc3":                 {}, // nothing between
+		none + "\x51\xc3":                             {}, // a jump
+		lea + "\x41\x52\x90":                          {},
+		lea + "\xc3":                                  {},
 	} {
 		got := leaves([]byte(code))
 		if !got.ok {
@@ -453,4 +460,45 @@ func TestForgetImages(t *testing.T) {
 		t.Error("the wrong file was forgotten")
 	}
 	(&Stepper{}).ForgetImages(func(uint32) bool { return false }) // and nothing is known
+}
+
+// Code of V8 10 begins with a jump, which is jumped over, to what gives the code up.
+func TestV8BeforeFrame(t *testing.T) {
+	const start = 0x1000
+	code := []byte("\x48\x8b\x59\xa0\xf6\x43\x0f\x01\x74\x05\xe9\x10\x20\x00\x00\x55\x48\x89\xe5\x56")
+	for off, want := range map[uint64]unframed{
+		0: {ok: true}, 4: {ok: true}, 8: {ok: true}, 10: {ok: true}, 15: {ok: true}, 16: {ok: true, above: 8},
+		19: {}, // it has its frame
+		12: {}, // in an instruction
+	} {
+		if got := beforeFrame(procstate.AMD64, code, start, start+off); got != want {
+			t.Errorf("at %d: %+v, want %+v", off, got, want)
+		}
+	}
+	other := append([]byte{}, code...)
+	other[9]++ // not behind that jump
+	if got := beforeFrame(procstate.AMD64, other, start, start+15); got.ok {
+		t.Errorf("behind any jump: %+v", got)
+	}
+}
+
+func TestV8WasmJump(t *testing.T) {
+	const near, fill = "\xe9\x01\x02\x03\x04", "\xcc\xcc\xcc\xcc"
+	for _, c := range []struct {
+		before, at string
+		want       bool
+	}{
+		{"", near + near, true},
+		{near, near + fill, true},
+		{"\x90" + fill, near + near, true},
+		{"\x90\x90\x90\x90\x90", near + near, false},
+		{"\x90\x90", near + near, false},
+		{"", "\x55" + near + near, false},
+		{"", wasmFarJump, true},
+		{"", near, false}, // cut
+	} {
+		if got := isWasmJump([]byte(c.before+c.at), len(c.before)); got != c.want {
+			t.Errorf("% x | % x: %v", c.before, c.at, got)
+		}
+	}
 }

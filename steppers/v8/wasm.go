@@ -178,8 +178,8 @@ func (s *Stepper) unframedWasm(w *unwind.Walker, m *procstate.Mapping, c *wasmCo
 	if c.index != noFunction {
 		return s.unframed(w, m, &code{start: c.start, size: c.size}, false, pc)
 	}
-	const before = 5
-	if w.Arch() != procstate.AMD64 || pc-c.start < before || !isWasmJump(mcode.Read(w, m, pc-before, s.buf[:before+len(wasmFarJump)]), before) {
+	before := min(5, int(pc-c.start))
+	if w.Arch() != procstate.AMD64 || !isWasmJump(mcode.Read(w, m, pc-uint64(before), s.buf[:before+len(wasmFarJump)]), before) {
 		return unframed{}
 	}
 	ra, ok := w.ProcessState().ReadWord(sp) // or what it jumps to takes, which is no address
@@ -189,14 +189,14 @@ func (s *Stepper) unframedWasm(w *unwind.Walker, m *procstate.Mapping, c *wasmCo
 // wasmFarJump is jmp *2(%rip); xchg %ax,%ax, of 8 bytes, with the address behind.
 const wasmFarJump = "\xff\x25\x02\x00\x00\x00\x66\x90"
 
-// isWasmJump reports whether there is a jump of such tables at a place in code: right behind another one, or
-// behind what fills the gap between two, where it is a near one.
+// isWasmJump reports whether there is a jump of such tables at a place in code, where it is a near one the first, or
+// right behind another one or what fills the gap between two.
 func isWasmJump(b []byte, at int) bool {
-	const jump, trap = 0xe9, 0xcc
+	const jump, size, trap = 0xe9, 5, 0xcc
 	if len(b) < at+len(wasmFarJump) {
 		return false
 	}
-	return string(b[at:]) == wasmFarJump || b[at] == jump && (b[at-5] == jump || b[at-1] == trap)
+	return string(b[at:]) == wasmFarJump || b[at] == jump && (at == 0 || b[at-1] == trap || at >= size && b[at-size] == jump)
 }
 
 // knownWasm returns the code at pc, nil where none is known to be.
