@@ -25,19 +25,19 @@ func buns(t *testing.T) []string {
 }
 
 // startCalls has a program run JavaScript of testdata, which writes to the file said.
-func startCalls(t *testing.T, program, source, turn string) (cmd *exec.Cmd, said string) {
+func startCalls(t *testing.T, program, source, turn string, more ...string) (cmd *exec.Cmd, said string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "..", "testdata", "walk", source))
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	file := filepath.Join(dir, "calls.js")
+	file := filepath.Join(dir, "calls"+filepath.Ext(source))
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	said = filepath.Join(dir, "said")
-	cmd = exec.Command(program, file, turn, said)
+	cmd = exec.Command(program, append([]string{file, turn, said}, more...)...)
 	testenv.Start(t, cmd)
 	return cmd, said
 }
@@ -49,13 +49,7 @@ func TestWalkBun(t *testing.T) {
 	for _, bun := range buns(t) {
 		for _, turn := range []string{"1", "300", "4000", "-1"} {
 			cmd, file := startCalls(t, bun, "callsinbun.js", turn)
-			said := ""
-			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(said, "\nend"); time.Sleep(10 * time.Millisecond) {
-				b, _ := os.ReadFile(file)
-				if said = string(b); time.Now().After(deadline) {
-					t.Fatalf("%s %s says nothing: %s", bun, turn, said)
-				}
-			}
+			said := saidBy(t, bun, turn, file)
 			var want []string
 			for line := range strings.Lines(said) {
 				name, ok := strings.CutPrefix(strings.TrimSpace(line), "at ")
@@ -91,6 +85,82 @@ func TestWalkBun(t *testing.T) {
 			}
 			_ = cmd.Process.Kill()
 		}
+	}
+}
+
+// saidBy waits for what a program of startCalls says.
+func saidBy(t *testing.T, program, turn, file string) (said string) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(said, "\nend"); time.Sleep(10 * time.Millisecond) {
+		b, _ := os.ReadFile(file)
+		if said = string(b); time.Now().After(deadline) {
+			t.Fatalf("%s %s says nothing: %s", program, turn, said)
+		}
+	}
+	return said
+}
+
+// Functions of a program of Bun have the lines that the program itself says they have, of its source, which is
+// TypeScript: interpreted, compiled, and where calls are inlined into each other; and so have those of one that says nothing,
+// as that changes how Bun keeps what lines there are.
+func TestWalkBunLines(t *testing.T) {
+	t.Parallel()
+	for _, bun := range buns(t) {
+		for _, turn := range []string{"1", "40", "300", "4000"} {
+			said := ""
+			for _, more := range [][]string{nil, {"quiet"}} {
+				cmd, file := startCalls(t, bun, "linesinbun.ts", turn, more...)
+				if says := saidBy(t, bun, turn, file); more == nil {
+					said = strings.ReplaceAll(says, cmd.Args[1], "")
+				}
+				out, _, _ := runSwbpf(t, "", "walk", fmt.Sprint(cmd.Process.Pid))
+				_ = cmd.Process.Kill()
+				compareLines(t, said, strings.ReplaceAll(out, cmd.Args[1], ""))
+				if t.Failed() {
+					t.Fatalf("%s %s %v: the program says\n%s\n%s", bun, turn, more, said, out)
+				}
+			}
+		}
+	}
+}
+
+// compareLines compares functions and lines of a walk with what a program of startCalls has said, both without the file.
+func compareLines(t *testing.T, said, walk string) {
+	t.Helper()
+	type place struct{ name, line string }
+	var got []place
+	for line := range strings.Lines(walk) {
+		f := strings.Fields(line)
+		if len(f) < 3 || !strings.HasPrefix(f[0], "#") {
+			continue
+		}
+		p := place{}
+		p.name, _, _ = strings.Cut(f[2], "+")
+		for _, word := range f[3:] {
+			if in, ok := strings.CutPrefix(word, ":"); ok {
+				p.line = in
+			}
+		}
+		got = append(got, p)
+	}
+	const functions = 18 // of the program
+	n, at := 0, 0
+	for line := range strings.Lines(said) {
+		name, where, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "at "), " (:")
+		if !ok || strings.HasPrefix(name, "async ") { // which are on no stack
+			continue
+		}
+		want := place{name: strings.TrimPrefix(name, "new ")}
+		want.line, _, _ = strings.Cut(where, ":")
+		i := slices.IndexFunc(got[at:], func(p place) bool { return p.name == want.name })
+		if i < 0 || got[at+i] != want {
+			t.Errorf("%v is not where it is to be", want)
+			return
+		}
+		n, at = n+1, at+i+1
+	}
+	if n != functions {
+		t.Errorf("%d functions, not %d", n, functions)
 	}
 }
 

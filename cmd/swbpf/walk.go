@@ -77,10 +77,10 @@ Java, of .NET (8 and 10) and of Ruby (CRuby 2.7 to 3.4), functions of Python
 R (4.0 to 4.6), of JavaScript (Node 18, 20 and 22 to 26, Deno 2, Chromium 141 to
 156, Bun 1.2.21 to 1.4, Firefox 153, gjs), of Erlang and of Scheme (Chez) and
 subroutines of Perl (5.30 to 5.42) stand where they run, with their lines, which
-Bun, R and Scheme do not tell, .NET where there is a PDB, and Chromium seldom:
-"interpreted" where it is not their own code that does, or where that is not
-known. On arm64 it is those of Java, Python, Ruby, PHP, Perl, Lua (not LuaJIT)
-and Node.
+R and Scheme do not tell, .NET where there is a PDB, Bun of calls alone and
+Chromium seldom: "interpreted" where it is not their own code that does, or
+where that is not known. On arm64 it is those of Java, Python, Ruby, PHP, Perl,
+Lua (not LuaJIT) and Node.
 
 A thread that waits in a system call has that, and what it is about: a file, the
 ends of a socket, who has the other end of a pipe (not with --watch), a process,

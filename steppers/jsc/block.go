@@ -23,8 +23,8 @@ type block struct {
 
 // blockIs is by what a CodeBlock is known.
 type blockIs struct {
-	structure             uint32
-	unlinked, owner, code uint64
+	structure                     uint32
+	global, unlinked, owner, code uint64
 }
 
 // code is a JITCode.
@@ -153,7 +153,7 @@ func (vm *machine) blockAt(cell uint64, at *framePoint) *block {
 		return nil
 	}
 	le := binary.LittleEndian
-	is := blockIs{le.Uint32(raw[:]), le.Uint64(raw[blockUnlinked:]), le.Uint64(raw[blockOwner:]), le.Uint64(raw[blockCode:])}
+	is := blockIs{le.Uint32(raw[:]), le.Uint64(raw[blockGlobal:]), le.Uint64(raw[blockUnlinked:]), le.Uint64(raw[blockOwner:]), le.Uint64(raw[blockCode:])}
 	if b != nil && b.is == is {
 		b.checked = now
 		return b

@@ -6,7 +6,8 @@ package jsc
 const (
 	structureClass = 0x50 // of a Structure: a ClassInfo, which begins with its name
 
-	blockUnlinked = 0x38 // of a CodeBlock: the UnlinkedCodeBlock,
+	blockGlobal   = 0x08 // of a CodeBlock: the global object,
+	blockUnlinked = 0x38 // the UnlinkedCodeBlock,
 	blockOwner    = 0x40 // the ScriptExecutable,
 	blockCode     = 0x78 // the JITCode,
 	blockData     = 0x80 // and what the compilers but FTL keep (BaselineJITData, DFG::JITData)
@@ -39,13 +40,14 @@ const (
 	poolSize = 0x14
 
 	// Each is an InlineCallFrame, or 0, with a place in the bytecode in the highest 16 bits.
-	originApart = 1 // the address is one of both apart
-	originNone  = 2
-	originFlags = 7
-	inlineBlock = 0x08 // of an InlineCallFrame: the CodeBlock,
-	inlineFrom  = 0x10 // the call, as above,
-	inlineKind  = 0x1c // and the kind of call, in the highest 4 of 32 bits
-	inlineBytes = 0x20
+	originApart      = 1 // the address is one of both apart
+	originApartBytes = 16
+	originNone       = 2
+	originFlags      = 7
+	inlineBlock      = 0x08 // of an InlineCallFrame: the CodeBlock,
+	inlineFrom       = 0x10 // the call, as above,
+	inlineKind       = 0x1c // and the kind of call, in the highest 4 of 32 bits
+	inlineBytes      = 0x20
 
 	functionIs  = 0x18 // of a JSFunction: the executable, or a FunctionRareData with
 	rareBit     = 1    // this set,

@@ -10,7 +10,7 @@ type framePoint struct {
 	pc          uint64 // in the call, where it is in one
 	interprets  bool   // pc is in the interpreter
 	interrupted bool
-	calls       bool // it has called a function of JavaScript
+	calls       bool // functions of JavaScript, maybe by those of C: what may throw has noted where it is
 	enters      bool // it has yet to set up its frame
 	isPart      bool // pc is in a part of the function that is elsewhere
 	state       frameState
@@ -100,14 +100,16 @@ func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *framePoint) boo
 	}
 	if b := vm.blockAt(cell, at); b != nil && b.code.runs(at) && vm.isOf(b, callee) && b.code.hasFrame(w, vm.arch, at) {
 		place := codePlace{serial: b.serial, start: at.start(&b.code)}
-		if at.calls && b.code.pool != 0 {
-			site, _ := mem.ReadWord(at.frame + jscArguments)
-			var ok bool
+		site, ok := mem.ReadWord(at.frame + jscArguments)
+		switch {
+		case at.calls && b.code.pool != 0:
 			if place.origin, ok = vm.originAt(&b.code, uint32(site>>32)); !ok {
 				return true // it has no name, as others may be inlined
 			}
+		case at.calls && b.code.tier <= baseline && ok:
+			place.call = bytecodeAt(site>>32) + 1
 		}
-		in.Code = vm.codeOf(w.Codes(), b.function, place, !at.interprets)
+		in.Code = vm.codeOf(w.Codes(), b.function, b, place, !at.interprets)
 		return true
 	}
 	e := vm.executableOf(callee)
@@ -117,7 +119,7 @@ func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *framePoint) boo
 	if at.interrupted { // it has yet to say in its frame what it runs
 		f, start := vm.entered(w, e, at)
 		if f != nil {
-			in.Code = vm.codeOf(w.Codes(), f, codePlace{serial: f.serial, start: start}, !at.interprets)
+			in.Code = vm.codeOf(w.Codes(), f, nil, codePlace{serial: f.serial, start: start}, !at.interprets)
 		}
 		return f != nil
 	}
@@ -129,7 +131,7 @@ func (vm *machine) knows(w *unwind.Walker, in *unwind.Frame, at *framePoint) boo
 		return false
 	}
 	if f != nil {
-		in.Code = vm.codeOf(w.Codes(), f, codePlace{serial: f.serial}, true)
+		in.Code = vm.codeOf(w.Codes(), f, nil, codePlace{serial: f.serial}, true)
 	}
 	return f != nil
 }

@@ -25,15 +25,8 @@ import (
 // how is read from the process, in a recording some tenths of a second later.
 type Stepper struct {
 	images mcode.PerImage[image]
-	caller caller
+	within uint64 // Walker.Walks in which there was a frame of JavaScript
 	buf    [lookBefore + lookBehind]byte
-}
-
-// caller is the frame that the last one of JavaScript has returned to, or will. Only calls of such note in the
-// frame for sure where they are: what a compiler has called of C may not.
-type caller struct {
-	walk   uint64 // Walker.Walks
-	pc, sp uint64
 }
 
 // New makes a Stepper.
@@ -64,7 +57,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 		return unwind.NotMe, nil
 	}
 	at := framePoint{pc: pc, interprets: interprets, interrupted: in.Flags&unwind.Interrupted != 0}
-	at.calls = s.caller == caller{w.Walks(), in.PC(), in.SP()}
+	at.calls = s.within == w.Walks() && !at.interrupted
 	fp, fpKnown := in.Regs.Value(w.Arch().FP)
 	at.frame = fp
 	if at.interrupted {
@@ -92,14 +85,14 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if !known {
 		if !interprets && vm.stubCaller(w, in, out, &at) {
 			if at.isPart {
-				s.caller = caller{w.Walks(), out.PC(), out.SP()}
+				s.within = w.Walks()
 			}
 			return unwind.Success, nil
 		}
 		return unwind.NotMe, nil
 	}
 	v, err := at.callerFrame(w, in, out)
-	s.caller = caller{w.Walks(), out.PC(), out.SP()}
+	s.within = w.Walks()
 	return v, err
 }
 

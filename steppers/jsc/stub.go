@@ -85,7 +85,7 @@ func (vm *machine) stubCaller(w *unwind.Walker, in, out *unwind.Frame, at *frame
 	if !vm.goesBack(w, b, in.PC()) {
 		return false
 	}
-	in.Code = vm.codeOf(w.Codes(), b.function, codePlace{serial: b.serial}, true)
+	in.Code = vm.codeOf(w.Codes(), b.function, b, codePlace{serial: b.serial}, true)
 	part := framePoint{frame: fp}
 	v, _ := part.callerFrame(w, in, out)
 	at.isPart = true

@@ -60,21 +60,37 @@ type machine struct {
 	made        mcode.Range // and of all that the compilers make; empty: they make nothing
 	structures  uint64      // what the numbers of structures count from; 0: not known
 
-	classes   map[uint32]class // by number of their structure
-	unlinked  *unlinked        // nil: not known
-	blocks    map[uint64]*block
-	functions map[uint64]*function // by executable
-	serial    uint32               // of the last function or CodeBlock
+	classes     map[uint32]class       // by number of their structure
+	unlinked    *unlinked              // nil: not known
+	expressions *expressions           // the same
+	texts       map[uint64]*sourceText // by SourceProvider
+	textAt      uint64                 // of that, where it is; 0: not known
+	maps        map[uint64]sourceMaps  // by global object
+	mapText     mapText                // the last that was read
+	blocks      map[uint64]*block
+	functions   map[uint64]*function // by executable
+	serial      uint32               // of the last function or CodeBlock
 
-	codes  map[codePlace]uint32 // numbers in unwind.Codes
-	resets int                  // of these
+	codes  map[codePlace]numbered // in unwind.Codes
+	resets int                    // of these
 }
 
 // codePlace is what a frame runs: a function, or a call in one that a compiler has inlined others into.
 type codePlace struct {
-	serial uint32 // of a function or block
-	start  uint64 // where its code begins; 0: it has none of its own
-	origin uint64 // of the call (CodeOrigin); 0: not known, or not inlined
+	serial uint32     // of a function or block
+	start  uint64     // where its code begins; 0: it has none of its own
+	origin uint64     // of the call (CodeOrigin); 0: not known, or not inlined
+	call   bytecodeAt // else where it is
+}
+
+// bytecodeAt is where an instruction of bytecode is, and 1; 0 is not known.
+type bytecodeAt uint32
+
+// numbered is a place with its number, which is looked at again where its line was not found.
+type numbered struct {
+	n     uint32
+	tries uint8
+	again time.Time // zero: all is known
 }
 
 // Limits on what is kept of a process, and on what is read of it.
@@ -228,23 +244,49 @@ func (vm *machine) readInterpreter() bool {
 
 const maxInterpreter = 4 << 20 // bytes of its code
 
-// codeOf returns the number of a place in a function, 0 where it is not known what was inlined there.
-func (vm *machine) codeOf(codes *unwind.Codes, f *function, at codePlace, isCompiled bool) uint32 {
+// codeOf returns the number of a place in a function, 0 where it is not known what was inlined there. b is its
+// CodeBlock, nil where it has none.
+func (vm *machine) codeOf(codes *unwind.Codes, f *function, b *block, at codePlace, isCompiled bool) uint32 {
 	if vm.codes == nil || vm.resets != codes.Resets() {
-		vm.codes, vm.resets = map[codePlace]uint32{}, codes.Resets()
+		vm.codes, vm.resets = map[codePlace]numbered{}, codes.Resets()
 	}
-	n, known := vm.codes[at]
-	if !known && len(vm.codes) < maxCodes {
-		var lines []unwind.CodeLine
-		inlined, ok := vm.inlined(at.origin)
-		if !ok {
-			return 0
-		}
-		for _, f := range append(inlined, f) {
-			lines = append(lines, unwind.CodeLine{CodeFunction: &f.CodeFunction, IsCompiled: isCompiled})
-		}
-		n = codes.Add(at.start, lines, 0)
-		vm.codes[at] = n
+	is, known := vm.codes[at]
+	if known && (is.again.IsZero() || time.Now().Before(is.again)) || !known && len(vm.codes) >= maxCodes {
+		return is.n
 	}
-	return n
+	calls, outer, ok := vm.inlined(at.origin)
+	if !ok {
+		return is.n
+	}
+	if at.origin == 0 {
+		outer = at.call
+	}
+	if b != nil {
+		calls = append(calls, call{f, b.is.global, b.is.unlinked, outer})
+	} else {
+		calls = append(calls, call{function: f})
+	}
+	lines, found, whole := []unwind.CodeLine(nil), false, true
+	for i := range calls {
+		c := &calls[i]
+		line := unwind.CodeLine{CodeFunction: &c.function.CodeFunction, IsCompiled: isCompiled}
+		if c.at != 0 && c.function.File != "" {
+			line.Line = vm.lineOf(c)
+			whole = whole && line.Line != 0
+			found = found || line.Line != 0
+		}
+		lines = append(lines, line)
+	}
+	if !known || found {
+		is.n = codes.Add(at.start, lines, 0)
+	}
+	is.again = time.Time{}
+	if !whole && is.tries < maxTries {
+		is.again = time.Now().Add(interval << (3 * is.tries))
+		is.tries++
+	}
+	vm.codes[at] = is
+	return is.n
 }
+
+const maxTries = 4 // to find a line
