@@ -206,3 +206,26 @@ func TestRecordBun(t *testing.T) {
 		}
 	}
 }
+
+// Code of regular expressions is that, of whichever.
+func TestRecordBunRegExp(t *testing.T) {
+	const scan = `const text = ('foo bar 12345 '.repeat(50) + 'x@y.org ').repeat(10); let n = 0
+function scan() { for (const m of text.matchAll(/([a-z0-9._-]+)@([a-z0-9.-]+)\.(org|com)/g)) n += m.length }
+while (process.cpuUsage().user < 1.5e6) scan()`
+	for _, bun := range buns(t) {
+		r := recordCommand(t, 0, bun, "-e", scan)
+		var named, other uint64
+		for stack, count := range foldedStacks(t, r.folded) {
+			switch {
+			case strings.HasSuffix(stack, ";RegExp_[j]"):
+				named += count
+			case strings.Contains(stack[strings.LastIndexByte(stack, ';')+1:], "[jit of"):
+				other += count
+			}
+		}
+		t.Log(bun)
+		wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 95)
+		wantShare(t, "in regular expressions", named, r.stats.UserSamples, 50)
+		wantShare(t, "of code without a name", named, named+other, 95)
+	}
+}

@@ -90,6 +90,7 @@ type class uint8
 const (
 	other class = iota
 	functionCell
+	regExpCell
 	calleeCell
 	rareCell
 	functionBlock
@@ -106,6 +107,7 @@ const (
 // classes are the names of classes.
 var classes = map[string]class{
 	"Function":                   functionCell,
+	"RegExp":                     regExpCell,
 	"Callee":                     calleeCell,
 	"FunctionRareData":           rareCell,
 	"FunctionCodeBlock":          functionBlock,

@@ -89,6 +89,9 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 			}
 			return unwind.Success, nil
 		}
+		if !interprets {
+			vm.noteRegExp(w, in)
+		}
 		return unwind.NotMe, nil
 	}
 	v, err := at.callerFrame(w, in, out)

@@ -3,6 +3,7 @@ package jsc
 import (
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
@@ -312,6 +313,75 @@ func TestJSCInlined(t *testing.T) {
 }
 
 // Where a frame is that is being set up or left is told by the code.
+// Code of a regular expression is told by its RegExp, where that is near, in a register, in what was saved of these or in
+// the frame that has called it.
+func TestJSCRegExp(t *testing.T) {
+	for _, a := range architectures {
+		m := newTestOf(a)
+		cell, block, handle, other := m.cell("RegExp"), m.alloc(), m.alloc(), m.cell("Function")
+		m.Words(cell+regExpBlock, block)
+		m.Words(block+0x20, testMade+0x100, handle, testMade+0x700, handle)
+		m.Words(handle, 1|0x80<<32, testMade+0x100)
+		const saved = 3 // a register that calls preserve
+		var reg procstate.Reg
+		for n, left := procstate.Reg(0), saved; left > 0; n++ {
+			if reg = n; a.CalleeSaved>>n&1 != 0 && n != a.SP && n != a.FP {
+				left--
+			}
+		}
+		for name, test := range map[string]struct {
+			pc       uint64
+			at       uint64 // on the stack
+			put      uint64
+			register bool
+			want     bool
+		}{
+			"saved":                 {testMade + 0x110, testFrame - 0x28, cell, false, true},
+			"in the caller's frame": {testMade + 0x100, testFrame + 0x10, cell, false, true},
+			"in a register":         {testMade + 0x17f, testFrame, cell, true, true},
+			"at SP":                 {testMade + 0x17f, testStack, cell, false, true},
+			"behind the code":       {testMade + 0x180, testFrame + 0x10, cell, false, false},
+			"before it":             {testMade + 0xff, testFrame + 0x10, cell, false, false},
+			"of no memory":          {testMade + 0x701, testFrame + 0x10, cell, false, false},
+			"another cell":          {testMade + 0x110, testFrame + 0x10, other, false, false},
+			"far away":              {testMade + 0x110, testFrame + regExpBehind + 0x100, cell, false, false},
+		} {
+			stack := make([]byte, 0x400)
+			in := unwind.NewFrame(a.Arch, test.pc, testStack, testFrame)
+			if test.register {
+				in.Regs.Set(reg, test.put)
+			} else {
+				binary.LittleEndian.PutUint64(stack[test.at-testStack:], test.put)
+			}
+			snap := procstate.NewSnapshot(a.Arch, 1, "", new(procstate.AddressSpace))
+			snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testStack, Data: stack}})
+			w, vm := unwind.NewWalker(snap, unwind.NewGroup(), nil), m.vm()
+			in.Flags |= unwind.Interrupted
+			vm.noteRegExp(w, &in)
+			lines := w.Codes().Lines(in.Code)
+			if got := len(lines) == 1 && lines[0].Name == "RegExp"; got != test.want {
+				t.Errorf("%s, %s: %v", a.Name, name, lines)
+			}
+			if !test.want {
+				continue
+			}
+			// It is known now, until that is looked at again.
+			in = unwind.NewFrame(a.Arch, test.pc, testStack+0x380, testStack+0x3f0)
+			in.Flags |= unwind.Interrupted
+			if vm.noteRegExp(w, &in); len(w.Codes().Lines(in.Code)) != 1 {
+				t.Errorf("%s, %s: forgotten", a.Name, name)
+			}
+			vm.regExps[0].checked = vm.regExps[0].checked.Add(-time.Hour)
+			m.Words(handle, 1|0x80<<32, testMade+0x1000)
+			in.Code = 0
+			if vm.noteRegExp(w, &in); in.Code != 0 || len(vm.regExps) != 0 {
+				t.Errorf("%s, %s: still there", a.Name, name)
+			}
+			m.Words(handle, 1|0x80<<32, testMade+0x100)
+		}
+	}
+}
+
 func TestJSCState(t *testing.T) {
 	const sp, fp = testStack + 0x40, testStack + 0x100
 	const save, set, leave, restore, ret, nop = "\xfd\x7b\xbf\xa9", "\xfd\x03\x00\x91", "\xbf\x03\x00\x91", "\xfd\x7b\xc1\xa8", "\xc0\x03\x5f\xd6", "\x1f\x20\x03\xd5"
@@ -517,8 +587,8 @@ func testLies(t *testing.T, a *arch) {
 		for _, at := range []framePoint{{pc: pc}, {pc: pc, interrupted: true}, {pc: pc, calls: true}, {pc: testLLInt, interprets: true}} {
 			at.frame = testStack + 8*seed
 			in, out := unwind.NewFrame(a.Arch, pc, testStack, at.frame), unwind.Frame{}
-			if !vm.knows(w, &in, &at) {
-				vm.stubCaller(w, &in, &out, &at)
+			if !vm.knows(w, &in, &at) && !vm.stubCaller(w, &in, &out, &at) {
+				vm.noteRegExp(w, &in)
 			}
 			vm.inlined(seed << 3)
 			vm.functionAt(seed<<12, 0)

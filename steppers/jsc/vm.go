@@ -69,7 +69,8 @@ type machine struct {
 	mapText     mapText                // the last that was read
 	blocks      map[uint64]*block
 	functions   map[uint64]*function // by executable
-	serial      uint32               // of the last function or CodeBlock
+	regExps     []regExpCode
+	serial      uint32 // of the last function or CodeBlock
 
 	codes  map[codePlace]numbered // in unwind.Codes
 	resets int                    // of these
@@ -150,7 +151,7 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 
 // forget makes the process one of whose functions nothing is known.
 func (vm *machine) forget() {
-	vm.blocks, vm.functions = map[uint64]*block{}, map[uint64]*function{}
+	vm.blocks, vm.functions, vm.regExps = map[uint64]*block{}, map[uint64]*function{}, nil
 	vm.Kept, vm.codes = 0, nil
 }
 
