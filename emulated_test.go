@@ -396,6 +396,45 @@ func TestBunAArch64(t *testing.T) {
 	}
 }
 
+// Functions of Bun have the lines that the program says they have.
+func TestBunLinesAArch64(t *testing.T) {
+	root, _, _ := strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
+	buns := filepath.SplitList(os.Getenv("SWBPF_AARCH64_BUN"))
+	if root == "" || len(buns) == 0 {
+		t.Skip("no Bun for AArch64: SWBPF_AARCH64_BUN names none, or SWBPF_AARCH64_ROOTS no libraries")
+	}
+	for _, bun := range testenv.Some(buns) {
+		for _, turn := range []string{"1", "300", "4000"} {
+			t.Run(strings.Trim(filepath.Join(bun, turn), "/"), func(t *testing.T) {
+				file := filepath.Join(t.TempDir(), "said")
+				p, _ := runEmulated(t, root, bun, filepath.Join("testdata", "walk", "linesinbun.ts"), turn, file)
+				p.MakesCode = true
+				said := awaitSaid(t, file)
+				w := stopEmulated(t, p, bun)
+				frames, err := w.WalkStack(nil, procstate.DefaultThread)
+				names, lines := calledBy(w, frames)
+				const functions = 18 // of the program
+				n, at := 0, 0
+				for line := range strings.Lines(said) {
+					name, where, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "at "), " (/")
+					if !ok || strings.HasPrefix(name, "async ") { // which are on no stack
+						continue
+					}
+					name = strings.TrimPrefix(name, "new ")
+					i := slices.Index(names[at:], name)
+					if i < 0 || !strings.Contains(where, fmt.Sprintf("linesinbun.ts:%d:", lines[at+i])) {
+						t.Fatalf("%s (%s is not there\n%s\n%q\n%d", name, where, said, names, lines)
+					}
+					n, at = n+1, at+i+1
+				}
+				if err != nil || n != functions {
+					t.Errorf("%d functions, not %d: %v", n, functions, err)
+				}
+			})
+		}
+	}
+}
+
 // Deno's threads wait in calls of JavaScript, as TestDeno has them do.
 func TestDenoAArch64(t *testing.T) {
 	root, _, _ := strings.Cut(os.Getenv("SWBPF_AARCH64_ROOTS"), string(filepath.ListSeparator))
