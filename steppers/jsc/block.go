@@ -153,7 +153,10 @@ func (vm *machine) blockAt(cell uint64, at *framePoint) *block {
 		return nil
 	}
 	le := binary.LittleEndian
-	is := blockIs{le.Uint32(raw[:]), le.Uint64(raw[blockGlobal:]), le.Uint64(raw[blockUnlinked:]), le.Uint64(raw[blockOwner:]), le.Uint64(raw[blockCode:])}
+	is := blockIs{le.Uint32(raw[:]), le.Uint64(raw[blockGlobal:]), le.Uint64(raw[blockUnlinked:]), le.Uint64(raw[blockOwner:]), 0}
+	if vm.blockCode != 0 {
+		is.code = le.Uint64(raw[vm.blockCode:])
+	}
 	if b != nil && b.is == is {
 		b.checked = now
 		return b
@@ -163,6 +166,14 @@ func (vm *machine) blockAt(cell uint64, at *framePoint) *block {
 		return nil
 	}
 	code, ok := vm.codeAt(is.code)
+	for i := 0; vm.blockCode == 0 && i < len(blockCodes); i++ {
+		is.code = le.Uint64(raw[blockCodes[i]:])
+		if code, ok = vm.codeAt(is.code); ok {
+			if ok = vm.made.Holds(code.entry) || vm.file.Holds(code.entry) || vm.interpreter.Holds(code.entry); ok {
+				vm.blockCode = blockCodes[i]
+			}
+		}
+	}
 	if !ok {
 		return nil
 	}

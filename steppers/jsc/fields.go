@@ -9,8 +9,6 @@ const (
 	blockGlobal   = 0x08 // of a CodeBlock: the global object,
 	blockUnlinked = 0x38 // the UnlinkedCodeBlock,
 	blockOwner    = 0x40 // the ScriptExecutable,
-	blockCode     = 0x78 // the JITCode,
-	blockData     = 0x80 // and what the compilers but FTL keep (BaselineJITData, DFG::JITData)
 	blockBytes    = 0x88
 
 	dataSP = 0x10 // of that: where SP is in the frame, from the frame pointer
@@ -65,6 +63,10 @@ type unlinked struct {
 
 // unlinkeds are all that are known: those of Bun until 1.4.2, and from 1.4.3 on.
 var unlinkeds = [...]unlinked{{0x58, 0x38}, {0x50, 0x30}}
+
+// blockCodes are where a CodeBlock has the JITCode, and behind it what the compilers but FTL keep (BaselineJITData,
+// DFG::JITData): Bun 1.4.1 in the second.
+var blockCodes = [...]uint64{0x78, 0x80}
 
 // compilerTier is who makes the code of a CodeBlock (JITType).
 type compilerTier uint8

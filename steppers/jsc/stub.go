@@ -219,7 +219,7 @@ func (vm *machine) leastSP(cell uint64, b *block, fp uint64) uint64 {
 	if b.code.tier != baseline && b.code.tier != dfg {
 		return 0
 	}
-	data, ok1 := vm.WordNow(cell + blockData)
+	data, ok1 := vm.WordNow(cell + vm.blockCode + 8)
 	at, ok2 := vm.WordNow(data + dataSP)
 	if !ok1 || !ok2 || !isCell(data) {
 		return 0

@@ -62,6 +62,7 @@ type machine struct {
 
 	classes     map[uint32]class       // by number of their structure
 	unlinked    *unlinked              // nil: not known
+	blockCode   uint64                 // of a CodeBlock: where its code is; 0: not known
 	expressions *expressions           // the same
 	texts       map[uint64]*sourceText // by SourceProvider
 	textAt      uint64                 // of that, where it is; 0: not known
