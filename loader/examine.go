@@ -119,7 +119,7 @@ func examineTracepoints(cpus []int) Finding {
 // examineUprobes opens a uprobe in a file that cannot be: the kernel looks at
 // the privileges first.
 func examineUprobes(cpus []int) Finding {
-	return examineProbes("uprobe", "no functions of programs as events", "/proc/self/exe/none", cpus)
+	return examineProbes("uprobe", "no functions and static probes of programs as events", "/proc/self/exe/none", cpus)
 }
 
 // examineKprobes does the same with a function that the kernel does not have.

@@ -27,6 +27,7 @@ const (
 	stapsdtOwner = "stapsdt\x00"
 	stapsdtType  = 3
 	maxStapsdt   = 16 << 20 // bytes of a file's notes
+	maxProbeName = 1 << 10  // bytes of provider and name
 )
 
 // staticProbes reads the notes of a file's static probes, in their order. Damaged
@@ -94,7 +95,7 @@ func parseStaticProbe(desc []byte, width int, base uint64) (p staticProbe, ok bo
 		p.semaphore += moved
 	}
 	texts := bytes.SplitN(desc[3*width:], []byte{0}, 4)
-	if len(texts) < 4 || len(texts[0]) == 0 || len(texts[1]) == 0 {
+	if len(texts) < 4 || len(texts[0]) == 0 || len(texts[1]) == 0 || len(texts[0])+len(texts[1]) > maxProbeName {
 		return p, false
 	}
 	p.provider, p.name, p.arguments = string(texts[0]), string(texts[1]), string(texts[2])
