@@ -44,7 +44,7 @@ struct deferred {
  * more than once. */
 enum { DEFERRED_PER_CPU = 4 };
 
-enum { NR_URETPROBE = 335 }; /* of x86-64 */
+enum { NR_URETPROBE = 335, NR_UPROBE = 336 }; /* of x86-64 */
 
 struct {
 	MAP_UINT(type, MAP_ARRAY);
@@ -68,8 +68,8 @@ INLINE struct deferred *free_deferred(u32 cpu)
 /*
  * Whether the kernel, in which the current task is, may be about a uprobe of
  * the task: it is there by an interrupt or exception, or by the system call
- * of the trampoline that functions under a uretprobe return to, which ends as
- * if it were none.
+ * of the trampoline that functions under a uretprobe return to, or that of what
+ * a uprobe may be a call of, which go on as if they were none.
  */
 INLINE bool may_be_in_uprobe(struct task_struct *task)
 {
@@ -77,7 +77,7 @@ INLINE bool may_be_in_uprobe(struct task_struct *task)
 	struct user_regs *saved = saved_user_regs(task);
 	s64 nr = 0;
 	bpf_probe_read_kernel(&nr, sizeof(nr), &saved->orig_ax);
-	return nr < 0 || nr == NR_URETPROBE;
+	return nr < 0 || nr == NR_URETPROBE || nr == NR_UPROBE;
 #else
 	return false;
 #endif

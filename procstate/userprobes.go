@@ -35,6 +35,11 @@ type UserProbes struct {
 // copies of probed instructions are executed in it.
 const UprobesMapping = "[uprobes]"
 
+// UprobeCallsMapping is what the Path of a page begins with that the kernel maps into a
+// process for uprobes that have become calls of it (x86-64, Linux 6.18). It is all that
+// the side-band has of the name.
+const UprobeCallsMapping = "[uprobes-trampo"
+
 // ProbedState is implemented by a ProcessState that knows what uprobes have
 // changed in the thread that is being walked. That is in the kernel alone:
 // nothing in the memory of the process tells it. The result is valid until

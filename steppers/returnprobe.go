@@ -6,7 +6,7 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// ReturnProbes is the DynamicHelper for uretprobes. The kernel makes a
+// ReturnProbes is the DynamicHelper for uretprobes, and for uprobes that are calls. The kernel makes a
 // function under one return to a trampoline, from which the probe is run, and
 // keeps the original return address to itself: the ProcessState has to say it,
 // as a procstate.ProbedState. Without, such a stack ends at the trampoline, for
@@ -26,7 +26,7 @@ func (p *ReturnProbes) IsInstrumentation(w *unwind.Walker, f *unwind.Frame) (ins
 	}
 	offset, ok := mcode.InUprobesPage(w, probes, f.PC())
 	if !ok {
-		return ins, false
+		return atOptimizedProbe(w, f)
 	}
 	if f.Flags&unwind.Interrupted != 0 {
 		return inTrampoline(w, f, probes, offset), true

@@ -143,7 +143,12 @@ func recordNested(t *testing.T, group *unwind.AddressRangeGroup, path string, cf
 		err := s.ReadSamples(upTo, func(p *loader.Sample) error {
 			procs.Advance(p.Time)
 			proc := procs.Process(p.PID)
-			if proc == nil || !p.HasUser() || proc.Space.MappingAt(p.Regs.Raw(p.Arch.PC)) == nil && p.Probes.Trampoline == 0 {
+			if proc == nil || !p.HasUser() {
+				return nil
+			}
+			pc := p.Regs.Raw(p.Arch.PC)
+			at := proc.Space.MappingAt(pc)
+			if at == nil && p.Probes.Trampoline == 0 {
 				return nil
 			}
 			if m := findMapping(proc.Space, path); m == nil {
@@ -155,7 +160,8 @@ func recordNested(t *testing.T, group *unwind.AddressRangeGroup, path string, cf
 			var ws walkedSample
 			ws.pcs, ws.err = unwind.NewWalker(snap, group, nil).WalkPCs(nil, &p.Regs)
 			ws.top = fmt.Sprintf("%#x", p.Regs.Raw(p.Arch.PC))
-			ws.page = p.Probes.Trampoline != 0 && p.Regs.Raw(p.Arch.PC)-p.Probes.Trampoline < 4096
+			ws.page = p.Probes.Trampoline != 0 && pc-p.Probes.Trampoline < 4096 ||
+				at != nil && strings.HasPrefix(at.Path, procstate.UprobeCallsMapping)
 			for i, pc := range ws.pcs {
 				m := proc.Space.MappingAt(pc.Addr)
 				if m == nil || m.Path != path {
@@ -352,6 +358,123 @@ func TestStacksWhileReturning(t *testing.T) {
 	if spec.TypeByName("bpf_task_work_schedule_resume_impl", &putOff) == nil && short*100 > samples {
 		t.Error("too many stacks are short")
 	}
+}
+
+// A uprobe on an instruction of 5 bytes that does nothing becomes a call, which a timer
+// meets anywhere. All stacks are the same way down the chain.
+func TestStacksAtOptimizedProbes(t *testing.T) {
+	atOptimized(t)
+	const loop = "i < calls; i++) "
+	path := steptest.Compile(t, []string{"gcc", "-O2"}, "nested.c", strings.Replace(nestedProgram, loop+"sink += syscall(SYS_getppid);",
+		loop+`{ __asm__ volatile(".globl probed\nprobed: .byte 0x0f, 0x1f, 0x44, 0, 0"); sink++; }`, 1))
+	putProbe(t, "uprobe:"+path+":probed")
+	event, err := loader.ParseEvent("cpu-clock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	samples, inPage, short := 0, 0, 0
+	for runs := 0; (samples < 200 || inPage < 10) && runs < 20; runs++ {
+		recordNested(t, Default(unwind.NewTables()), path, loader.Config{Event: event, Frequency: 4999}, nil, []string{"1", "200000"}, func(s *walkedSample) {
+			if !s.page && !slices.Contains(s.names, "leaf") {
+				return // before and after the loop
+			}
+			samples++
+			if s.page {
+				inPage++
+			}
+			if s.err != nil {
+				short++
+				return
+			}
+			names := slices.DeleteFunc(slices.Clone(s.names), func(n string) bool { return n == "jumper" })
+			if !slices.Equal(names, nestedChain) {
+				t.Errorf("at %s: %v, %x", s.top, s.names, s.pcs)
+			}
+		})
+	}
+	t.Logf("%d samples, %d in the page of calls, %d short", samples, inPage, short)
+	if samples < 200 || inPage < 10 || short*100 > samples {
+		t.Error("too few samples, or too many that are short")
+	}
+}
+
+// At each instruction of the page that a uprobe has become a call of the stack is that of
+// the place of the probe.
+func TestStepsThroughOptimizedProbe(t *testing.T) {
+	p, tid := atOptimized(t)
+	w := unwind.NewWalker(p, Default(unwind.NewTables()), nil)
+	var want []unwind.Frame // from the probe's place on
+	var offsets []uint64
+	for range 100 {
+		frames, err := w.WalkStack(nil, tid)
+		if err != nil {
+			t.Fatalf("%v at %#x", err, frames[0].PC())
+		}
+		m := w.MappingAt(frames[0].PC())
+		if m == nil || !strings.HasPrefix(m.Path, procstate.UprobeCallsMapping) {
+			if len(offsets) > 0 {
+				break
+			}
+			want = frames
+		} else {
+			offsets = append(offsets, frames[0].PC()-m.Start)
+			frames = frames[1:]
+			if len(frames) != len(want) {
+				t.Fatalf("%d frames, want %d", len(frames), len(want))
+			}
+			for i := range want {
+				if frames[i].PC() != want[i].PC() || frames[i].SP() != want[i].SP() || frames[i].FP() != want[i].FP() {
+					t.Errorf("%#x: frame %d: pc %#x sp %#x, want %#x %#x", offsets, i, frames[i].PC(), frames[i].SP(), want[i].PC(), want[i].SP())
+				}
+			}
+		}
+		if err := p.Step(int(tid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(offsets, []uint64{0, 1, 3, 4, 11, 13, 14, 16, 17}) {
+		t.Errorf("instructions %d", offsets)
+	}
+}
+
+// atOptimized is a process that is about to come to a uprobe that has become a call. It
+// ends a test where the kernel makes no calls of such uprobes.
+func atOptimized(t *testing.T) (*steptest.Process, procstate.ThreadID) {
+	t.Helper()
+	steptest.NeedPtrace(t)
+	path := steptest.Compile(t, []string{"gcc", "-O1"}, "optimized.c", `
+__attribute__((noinline)) void hit(void) { __asm__ volatile(".globl probed\nprobed: .byte 0x0f, 0x1f, 0x44, 0, 0"); }
+int main(void) {
+	for (int i = 0; i < 100; i++) hit();
+	__asm__ volatile("int3");
+	hit();
+	return 0;
+}`)
+	putProbe(t, "uprobe:"+path+":probed")
+	p, tid := steptest.StartToTrap(t, path)
+	if err := p.UpdateMappings(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(p.Libraries().(*procstate.AddressSpace).Mappings(), func(m *procstate.Mapping) bool {
+		return strings.HasPrefix(m.Path, procstate.UprobeCallsMapping)
+	}) {
+		t.Skip("this kernel makes no calls of uprobes on instructions of 5 bytes: Linux 6.18 does on x86-64")
+	}
+	return p, tid
+}
+
+// putProbe puts a uprobe into all processes until the test is over.
+func putProbe(t *testing.T, name string) {
+	t.Helper()
+	event, err := loader.ParseEvent(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe, err := loader.PutProbe(event, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { probe.Close() })
 }
 
 const probedProgram = `

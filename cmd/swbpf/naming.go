@@ -131,6 +131,8 @@ func (ms *modules) user(wp *walkedProcess, m *procstate.Mapping, addr uint64) pr
 		return profile.Loc{Addr: addr}
 	case m.Image != nil:
 		return profile.Loc{Module: ms.ofImage(m), Addr: addr - m.Bias}
+	case m.Path == procstate.UprobesMapping || strings.HasPrefix(m.Path, procstate.UprobeCallsMapping):
+		return profile.Loc{Module: ms.ofPath(procstate.UprobesMapping, profile.Native), Addr: addr - m.Start}
 	case m.ImageErr != nil: // a file that could not be opened: its offsets still mean something
 		return profile.Loc{Module: ms.ofPath(m.Path, profile.Native), Addr: addr - m.Start + m.Offset}
 	}
