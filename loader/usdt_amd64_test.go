@@ -67,12 +67,12 @@ func TestStaticProbes(t *testing.T) {
 				if probe == "many" {
 					argument = "arg2"
 				}
-				checkStaticProbe(t, path, n, "usdt:"+file+":test:"+probe, argument, want)
+				checkStaticProbe(t, Config{}, path, n, "usdt:"+file+":test:"+probe, argument, want)
 				if all {
 					checkProbeFilter(t, path, n, "usdt:"+file+":test:"+probe, argument, want)
 				}
 				if probe == "many" || probe == "guarded" {
-					checkStaticProbe(t, path, n, "usdt:"+file+":"+probe, "", probeCount{want.times, want.times})
+					checkStaticProbe(t, Config{}, path, n, "usdt:"+file+":"+probe, "", probeCount{want.times, want.times})
 				}
 			}
 		})
@@ -96,10 +96,35 @@ func TestStaticProbes(t *testing.T) {
 	})
 }
 
+// An argument that is at different places takes a program for each, in whatever way they
+// are loaded.
+func TestStaticProbeAtPlaces(t *testing.T) {
+	kernelTest(t)
+	const n = 20
+	path := probesProgram(t, "probes-places")
+	event, want := "usdt:"+path+":many", countProbes(t, path, n)["many"]
+	for _, c := range []struct {
+		name string
+		cfg  Config
+	}{
+		{"changes", Config{Changes: true}},
+		{"followed", Config{FollowChildren: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			testOldAndNew(t, func(t *testing.T) { checkStaticProbe(t, c.cfg, path, n, event, "arg2", want) })
+		})
+	}
+	t.Run("changes rejected", func(t *testing.T) {
+		testRejectChanges = true
+		defer func() { testRejectChanges = false }()
+		checkStaticProbe(t, Config{Changes: true}, path, n, event, "arg2", want)
+	})
+}
+
 // checkStaticProbe records a run of testdata/probes.c with an event and its weight.
-func checkStaticProbe(t *testing.T, program string, n int, event, argument string, want probeCount) {
+func checkStaticProbe(t *testing.T, cfg Config, program string, n int, event, argument string, want probeCount) {
 	t.Helper()
-	cfg := Config{Event: mustParse(t, event)}
+	cfg.Event = mustParse(t, event)
 	var err error
 	if cfg.Weight, err = ParseWeight(cfg.Event, argument); err != nil {
 		t.Error(err)
