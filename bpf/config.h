@@ -235,6 +235,7 @@ struct cpu_ring {
 	u64 changes;  /* records with such ones so far */
 	u64 asked;    /* when user space was last asked to learn where threads' stacks end */
 	u64 kernel_stacks; /* enum kernel_stacks, written by user space */
+	u64 over; /* written by user space: tracepoints and uprobes are no events any more */
 	struct counters counters;
 	struct copy copy;
 	struct kernel_copy kernel;

@@ -322,7 +322,7 @@ INLINE void on_point(void *ctx, bool in_kernel)
 	u32 tgid;
 	u8 flags;
 
-	if (!r || !is_wanted(&r->counters, task, &tgid, &flags))
+	if (!r || r->over || !is_wanted(&r->counters, task, &tgid, &flags))
 		return;
 	struct counters *n = &r->counters;
 	enum passing passing = passes_filter(ctx);

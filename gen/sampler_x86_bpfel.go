@@ -97,6 +97,7 @@ type SamplerCpuRing struct {
 	Changes      uint64
 	Asked        uint64
 	KernelStacks uint64
+	Over         uint64
 	Counters     SamplerCounters
 	Copy         struct {
 		_      structs.HostLayout

@@ -32,6 +32,7 @@ type rings struct {
 type cpuRing struct {
 	tail, head, wrap *atomic.Uint64 // positions
 	kernelStacks     *uint64        // enum kernel_stacks
+	over             *uint64        // whether tracepoints and uprobes are no events any more
 	counters         *gen.SamplerCounters
 	data             []byte
 	published        ringPos // the head when it was last looked at
@@ -80,9 +81,17 @@ func (c *cpuRing) lay(mem []byte) {
 	c.head = (*atomic.Uint64)(unsafe.Pointer(&l.Head))
 	c.wrap = (*atomic.Uint64)(unsafe.Pointer(&l.Wrap))
 	c.kernelStacks = &l.KernelStacks
+	c.over = &l.Over
 	c.counters = &l.Counters
 	c.data = mem[unsafe.Sizeof(ringLayout{}):]
 	c.scanned = unpackPos(c.tail.Load())
+}
+
+// endPoints has tracepoints and uprobes be no events any more.
+func (r *rings) endPoints() {
+	for i := range r.cpus {
+		atomic.StoreUint64(r.cpus[i].over, 1)
+	}
 }
 
 // close unmaps the rings; records handed out are gone with it.

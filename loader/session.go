@@ -302,6 +302,9 @@ func (s *Session) stop() error {
 		}
 		s.switches = nil
 	}
+	if s.points != nil && s.rings != nil {
+		s.rings.endPoints() // to take a uprobe away takes a tenth of a second, and there may be many
+	}
 	err = errors.Join(err, s.points.Close())
 	s.points = nil
 	return err

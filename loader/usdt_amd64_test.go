@@ -121,6 +121,28 @@ func TestStaticProbeAtPlaces(t *testing.T) {
 	})
 }
 
+// All locations are events until the session is stopped, and no longer.
+func TestStaticProbeStops(t *testing.T) {
+	kernelTest(t)
+	path := probesProgram(t, "probes-stopped")
+	cmd := exec.Command(path, "visit", "1000000000")
+	testenv.Start(t, cmd)
+	s := startSession(t, Config{Event: mustParse(t, "usdt:"+path+":many"), PIDs: []int{cmd.Process.Pid}, Period: 1000})
+	readUntil(t, s, func(*Sample) bool { return true })
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	late := 0
+	drain(t, s, func(p *Sample) {
+		if p.Time > s.stopped {
+			late++
+		}
+	})
+	if late > CPUs() { // each may have been about one
+		t.Errorf("%d samples came later", late)
+	}
+}
+
 // checkStaticProbe records a run of testdata/probes.c with an event and its weight.
 func checkStaticProbe(t *testing.T, cfg Config, program string, n int, event, argument string, want probeCount) {
 	t.Helper()
