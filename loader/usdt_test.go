@@ -247,19 +247,19 @@ func TestStaticProbeLocations(t *testing.T) {
 // An argument must be a whole number that is known where to find at each location.
 func TestProbeArguments(t *testing.T) {
 	kernelTest(t)
-	e := Event{Name: "usdt:x:y", file: stackTarget(t), arch: procstate.AMD64}
-	for i := range maxOperands {
-		e.places = append(e.places, place{pc: uint64(i), arguments: "8@%rax 8f@%xmm0 4@" + strconv.Itoa(4*i) + "(%rsp)"})
+	e, file := Event{Name: "usdt:x:y", arch: procstate.AMD64}, stackTarget(t)
+	for i := range maxReadings {
+		e.places = append(e.places, place{file: file, pc: uint64(i), arguments: "8@%rax 8f@%xmm0 4@" + strconv.Itoa(4*i) + "(%rsp)"})
 	}
 	w, err := ParseWeight(e, "arg1")
-	if err != nil || len(w.operands) != 1 || len(w.at) != maxOperands || w.operandOf(maxOperands-1) != 0 {
+	if err != nil || len(w.operands) != 1 || len(w.at) != maxReadings || w.operandAt(maxReadings-1) != &w.operands[0] {
 		t.Errorf("arg1: %+v, %v", w, err)
 	}
 	w, err = ParseWeight(e, "arg3")
-	if err != nil || len(w.operands) != maxOperands || w.operands[w.operandOf(5)].displacement != 20 {
+	if err != nil || len(w.operands) != maxReadings || w.operandAt(5).displacement != 20 {
 		t.Errorf("arg3: %+v, %v", w, err)
 	}
-	e.places = append(e.places, place{pc: 0x4711, arguments: "8@%rax 8f@%xmm0 4@(%rsp,%rax,8)"}, place{pc: 0x4712, arguments: "8@%rax"})
+	e.places = append(e.places, place{file: file, pc: 0x4711, arguments: "8@%rax 8f@%xmm0 4@(%rsp,%rax,8)"}, place{file: file, pc: 0x4712, arguments: "8@%rax"})
 	for name, want := range map[string]string{
 		"arg2": `arg2 is "8f@%xmm0" at 0x0: a floating-point number`,
 		"arg3": `no argument "arg3"; it has arg1`,
@@ -268,9 +268,22 @@ func TestProbeArguments(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}
 	}
-	e.places = e.places[:maxOperands+1]
-	if _, err := ParseWeight(e, "arg3"); err == nil || !strings.Contains(err.Error(), "in 65 different places, more than 64") {
-		t.Errorf("arg3: %v", err)
+	e.places = e.places[:maxReadings+1]
+	if w, err = ParseWeight(e, "arg3"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := ParseFilter(e, "arg1 > 5 && arg3 > 5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []Config{{Event: e, Weight: w}, {Event: e, Filter: f}, {Event: e, Weight: w, Filter: f}} {
+		if _, err := c.readings(); err == nil || !strings.Contains(err.Error(), "in 65 different places, more than 64") {
+			t.Errorf("arg3: %v", err)
+		}
+		c.Event.places = c.Event.places[:maxReadings]
+		if all, err := c.readings(); err != nil || len(all) != maxReadings {
+			t.Errorf("%d ways to read them, %v", len(all), err)
+		}
 	}
 }
 
