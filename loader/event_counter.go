@@ -27,10 +27,14 @@ func (e Event) isCounter() bool {
 
 // attr returns how the kernel is asked for the event, disabled.
 func (e Event) attr() unix.PerfEventAttr {
-	return unix.PerfEventAttr{
+	a := unix.PerfEventAttr{
 		Type: e.typ, Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
 		Config: e.config, Ext1: e.config1, Ext2: e.config2, Bits: unix.PerfBitDisabled | e.bits,
 	}
+	if e.isPrecise() {
+		a.Sample_type = unix.PERF_SAMPLE_CALLCHAIN // or else no program for it may ask for the kernel's stack
+	}
+	return a
 }
 
 // modified returns the event with perf's modifiers, which are letters. ok is false where they are none of those

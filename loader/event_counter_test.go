@@ -55,6 +55,9 @@ func TestCountersArePerfs(t *testing.T) {
 				t.Errorf("%s: %s is %#x, perf's %#x", name, field, got, asked[field])
 			}
 		}
+		if hasChain := a.Sample_type&unix.PERF_SAMPLE_CALLCHAIN != 0; hasChain != (asked["precise_ip"] > 0) {
+			t.Errorf("%s: with a call chain: %v", name, hasChain)
+		}
 		if e.Name != name {
 			t.Errorf("%s is called %s", name, e.Name)
 		}

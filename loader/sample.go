@@ -193,6 +193,9 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 	s.Kernel = nil
 	if n > 0 {
 		s.Kernel = unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(rest))), n)
+		if s.Kernel[0] == perfContextKernel {
+			s.Kernel = s.Kernel[1:]
+		}
 		rest = rest[n*8:]
 	}
 
@@ -263,6 +266,9 @@ func (s *Sample) decodeRegions(h *sampleHeader, rest []byte, m *mirror) error {
 	}
 	return nil
 }
+
+// perfContextKernel is PERF_CONTEXT_KERNEL, by which the stack that the kernel has of a precise event begins.
+const perfContextKernel = ^uint64(127)
 
 // decodeKernelStack loads the registers and the stack, of so many words, of kernel code;
 // the first irq of these are on the stack for interrupts. It returns what follows

@@ -60,6 +60,21 @@ func TestDecodeComm(t *testing.T) {
 	}
 }
 
+// What the kernel puts before a precise event's stack is no frame.
+func TestDecodePrecise(t *testing.T) {
+	for _, frames := range []int{1, 3} {
+		rec := testRecord(frames, testRegion{0x7000, 8})
+		*(*uint64)(unsafe.Pointer(&rec[unsafe.Sizeof(sampleHeader{})])) = ^uint64(128) + 1 // PERF_CONTEXT_KERNEL
+		var s Sample
+		if err := s.decode(rec, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Kernel) != frames-1 || len(s.Regions) != 1 || frames > 1 && s.Kernel[0] != 0xffffffff81000001 {
+			t.Errorf("%d frames, decoded %#x", frames, s.Kernel)
+		}
+	}
+}
+
 func TestDecode(t *testing.T) {
 	var s Sample
 	// What an earlier sample left must not show through.
