@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	pprof "github.com/google/pprof/profile"
+
 	"github.com/swbpf/swbpf/internal/testenv"
 )
 
@@ -143,7 +145,7 @@ func compareLines(t *testing.T, said, walk string) {
 		}
 		got = append(got, p)
 	}
-	const functions = 18 // of the program
+	const functions = 20 // of the program
 	n, at := 0, 0
 	for line := range strings.Lines(said) {
 		name, where, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "at "), " (:")
@@ -202,6 +204,49 @@ func TestRecordBun(t *testing.T) {
 		for _, name := range []string{"compare", "sort", "later"} {
 			if seen[name] == 0 {
 				t.Errorf("%s: %s is in no sample", bun, name)
+			}
+		}
+	}
+}
+
+// Functions in a recording, from a program's start, have lines in which they call another.
+func TestRecordBunLines(t *testing.T) {
+	calls := map[string][]int64{
+		"call": {31}, "more": {59}, "Base": {39, 41, 42}, "Derived": {52}, "value": {67}, "accessor": {79}, "arrow": {95},
+		"fallback": {100}, "inner": {111}, "callbacks": {107, 109}, "generated": {122}, "iterated": {132}, "toString": {141},
+		"tagged": {146}, "tags": {153}, "switched": {167}, "Initial": {183, 185, 186},
+		"initial": {194}, "later": {199, 202, 203}, "main": {210}, // of Base, Initial and later it differs where they begin or end
+
+	}
+	for _, bun := range buns(t) {
+		cmd, _ := startCalls(t, bun, "linesinbun.ts", "0")
+		r := runRecord(t, "-F", "1997", "--no-kernel", "-p", strconv.Itoa(cmd.Process.Pid), "-d", "2")
+		_ = cmd.Process.Kill()
+		var called, told int64
+		for _, sample := range r.profile.Sample {
+			inner := true // no function of the program has been met
+			for _, l := range sample.Location {
+				for _, line := range l.Line {
+					want := calls[line.Function.Name]
+					if line.Function.Filename != cmd.Args[1] || want == nil {
+						continue
+					}
+					if line.Line != 0 && !slices.Contains(want, line.Line) {
+						t.Errorf("%s: %s calls in line %d", bun, line.Function.Name, line.Line)
+					}
+					if !inner {
+						called += sample.Value[0]
+						told += sample.Value[0] * min(line.Line, 1)
+					}
+					inner = false
+				}
+			}
+		}
+		t.Log(bun)
+		wantShare(t, "have lines", uint64(told), uint64(called), 90)
+		for name := range calls {
+			if !slices.ContainsFunc(r.profile.Function, func(f *pprof.Function) bool { return f.Name == name }) {
+				t.Errorf("%s: no %s", bun, name)
 			}
 		}
 	}

@@ -17,7 +17,7 @@ const (
 	forNew  = 0x10 // and for new
 
 	scriptSource = 0x28 // of a ScriptExecutable: the SourceProvider,
-	scriptStart  = 0x30 // and where in that it begins and ends, in characters (32 bits each)
+	scriptStart  = 0x30 // and where in that it begins and ends, in characters; until 1.4.2 the line and column of the former, too (32 bits each)
 	nativeName   = 0x40 // of a NativeExecutable
 
 	codeTier   = 0x0c // of a JITCode (8 bits)

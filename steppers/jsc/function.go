@@ -14,7 +14,8 @@ import (
 type function struct {
 	unwind.CodeFunction
 	is         executable
-	isFunction bool // not what a file or a module does itself
+	isFunction bool   // not what a file or a module does itself
+	first      uint64 // the line in which it begins, where it has that, and the column, from 0 (32 bits each)
 	serial     uint32
 	checked    time.Time // when it was seen to be that
 }
@@ -43,16 +44,18 @@ func (vm *machine) functionAt(e, unlinked uint64) *function {
 	default:
 		return nil
 	}
-	var raw [16]byte
+	var raw [24]byte
 	if !vm.ReadNow(e+scriptSource, raw[:]) {
 		return nil
 	}
-	is.source, is.between = binary.LittleEndian.Uint64(raw[:]), binary.LittleEndian.Uint64(raw[8:])
+	le := binary.LittleEndian
+	is.source, is.between = le.Uint64(raw[:]), le.Uint64(raw[8:])
 	if f == nil || f.is != is {
 		read := vm.readFunction(is)
 		if read == nil {
 			return nil
 		}
+		read.first = le.Uint64(raw[16:])
 		f = vm.keep(e, read)
 	}
 	f.checked = now

@@ -25,40 +25,67 @@ const (
 	firstText    = 0x80
 	lastText     = 0x148
 	longestPaths = 1 << 12 // characters of a path that is compared
+	maxProviders = 1 << 6  // kinds of SourceProviders
 )
 
 // lineOf returns the line of its file, counted from 1, in which a function has called the next, as the language's own
 // stacks have it, 0 where that is not known: the call's place in the text, where in the file that was made from.
 func (vm *machine) lineOf(c *call) int {
-	is := &c.function.is
-	start, end := uint32(is.between), uint32(is.between>>32)
-	if start > end {
-		return 0
-	}
-	divot, ok := vm.divotOf(c.unlinked, uint32(c.at-1), end-start)
+	at, ok := vm.placeOf(c)
 	if !ok {
 		return 0
 	}
+	line, _ := vm.lineInFile(c.global, c.function.File, at)
+	return line
+}
+
+// placeOf returns where in the text a function has called the next.
+func (vm *machine) placeOf(c *call) (at sourcePlace, ok bool) {
+	is := &c.function.is
+	start, end := uint32(is.between), uint32(is.between>>32)
+	if start > end {
+		return at, false
+	}
+	offset, ok := vm.offsetOf(c.unlinked, uint32(c.at-1), end-start)
+	if !ok {
+		return at, false
+	}
+	if vm.expressions.hasLines {
+		at = sourcePlace{uint32(c.function.first) + offset.line, offset.column}
+		if offset.line == 0 {
+			at.column += uint32(c.function.first >> 32)
+		}
+		return at, true
+	}
 	text := vm.textOf(is.source, c.function.File, end)
 	if text == nil {
-		return 0
+		return at, false
 	}
-	offset := start + divot
-	line, found := slices.BinarySearch(text.starts, offset)
+	line, found := slices.BinarySearch(text.starts, start+offset.divot)
 	if !found {
 		line--
 	}
-	n, _ := vm.lineInFile(c.global, c.function.File, sourcePlace{uint32(line), offset - text.starts[line]})
-	return n
+	return sourcePlace{uint32(line), start + offset.divot - text.starts[line]}, true
 }
 
 // textOf returns the text of a SourceProvider, nil where there is none of so many characters at least.
 func (vm *machine) textOf(provider uint64, path string, end uint32) *sourceText {
-	if vm.textAt == 0 {
-		vm.textAt = vm.findText(provider, path, end)
+	class, ok := vm.WordNow(provider) // its virtual functions
+	if !ok {
+		return nil
 	}
-	at, ok := vm.WordNow(provider + vm.textAt)
-	if !ok || vm.textAt == 0 {
+	offset := vm.textAt[class]
+	if offset == 0 {
+		if offset = vm.findText(provider, path, end); offset == 0 {
+			return nil
+		}
+		if vm.textAt == nil || len(vm.textAt) >= maxProviders {
+			vm.textAt = map[uint64]uint64{}
+		}
+		vm.textAt[class] = offset
+	}
+	at, ok := vm.WordNow(provider + offset)
+	if !ok {
 		return nil
 	}
 	is, ok := vm.stringAt(at)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
@@ -36,9 +37,13 @@ func TestJSCExpressions(t *testing.T) {
 		for instruction, want := range map[uint32]string{
 			0: ".wait(", 1: ".wait(", 17: ".wait(", 84: "(new Int32Array", 1000: "(new Int32Array",
 		} {
-			divot, places, ok := (&expressionReader{words: words, divotBits: bits}).divotOf(instruction, uint32(len(source)))
-			if !ok || places != len(words) || !startsAt(source, divot, want) {
-				t.Errorf("%d bits, at %d: %d of %d places, %v: %.20q", bits, instruction, divot, places, ok, source[min(divot, 60):])
+			r := expressionReader{words: words, wordLayout: wordLayout{divotBits: bits, hasLines: bits == 7}}
+			at, places, ok := r.find(instruction, uint32(len(source)))
+			if !ok || places != len(words) || !startsAt(source, at.divot, want) {
+				t.Errorf("%d bits, at %d: %d of %d places, %v: %.20q", bits, instruction, at.divot, places, ok, source[min(at.divot, 60):])
+			}
+			if r.hasLines && (at.line != 1 || at.column != at.divot-uint32(strings.Index(source, "\n")+1)) {
+				t.Errorf("at %d: %+v", instruction, at)
 			}
 		}
 	}
@@ -67,7 +72,7 @@ func TestJSCExpressions(t *testing.T) {
 		"back":          {words: []uint32{basic(1, 1), special<<27 | 1<<26}, want: []place{{1, 1}}, fails: true},
 		"end of none":   {words: []uint32{wideWord(0, 7<<23), basic(1, 1)}, fails: true},
 	} {
-		r := &expressionReader{words: c.words, aside: c.aside, divotBits: 7}
+		r := &expressionReader{words: c.words, aside: c.aside, wordLayout: wordLayout{divotBits: 7}}
 		var got []place
 		for r.read() {
 			got = append(got, place{r.instruction, r.divot})
@@ -84,8 +89,8 @@ func TestJSCExpressions(t *testing.T) {
 		"none":                  {},
 		"an instruction is far": {basic(1, 1), wideWord(1, 7<<23|1<<18|0<<15), 1<<32 - 1, zero},
 	} {
-		if divot, _, ok := (&expressionReader{words: words, divotBits: 7}).divotOf(1, 100); ok {
-			t.Errorf("%s: %d", name, divot)
+		if at, _, ok := (&expressionReader{words: words, wordLayout: wordLayout{divotBits: 7}}).find(1, 100); ok {
+			t.Errorf("%s: %+v", name, at)
 		}
 	}
 }
@@ -245,15 +250,27 @@ func TestJSCLines(t *testing.T) {
 				}
 			}
 			m.Words(provider+0xa8, m.text(path, 4), 0, str)
-			m.Words(e+scriptSource+8, start|uint64(len(text)-2)<<32)
+			m.Words(e+scriptSource+8, start|uint64(len(text)-2)<<32, 1|9<<32)
 			words := m.alloc()
 			m.Words(unlinked+l.at, words)
 			m.Words(words+l.counts, 3<<32)
 			shift := 32 - instructionBits - l.divotBits
 			word := func(instruction, divot uint64) uint64 {
-				return instruction<<27 | (divot+1<<(l.divotBits-1))<<shift&(1<<27-1)
+				word := instruction<<27 | (divot+1<<(l.divotBits-1))<<shift&(1<<27-1)
+				if l.hasLines && divot == 17 { // the next line, in its column 7
+					word |= (1+4)<<5 | (7 + 16)
+				} else if l.hasLines {
+					word |= 4<<5 | columnDivot
+				}
+				return word
 			}
-			m.Words(words+l.words, word(1, divot)|word(2, 2)<<32, word(3, 1))
+			inCache := m.alloc()
+			m.Words(inCache, word(1, divot)|word(2, 2)<<32, word(3, 1))
+			if isWide && l.mayBorrow {
+				m.Words(words+l.words-8, inCache)
+			} else {
+				m.Words(words+l.words, word(1, divot)|word(2, 2)<<32, word(3, 1))
+			}
 			b := m.block("FunctionCodeBlock", e, unlinked, baseline, testMade+0x5000, 0x100)
 			m.Words(b+blockGlobal, global)
 			vm := m.vm()
@@ -267,7 +284,8 @@ func TestJSCLines(t *testing.T) {
 				t.Errorf("%d: %v, where nothing was called", i, lines)
 			}
 			m.Words(provider+0xa8, m.text(text, 4))
-			if lines, _ = m.names(m.vm(), b, m.function(e), framePoint{pc: testMade + 0x5010, calls: true}); lines[0].Line != 0 {
+			lines, _ = m.names(m.vm(), b, m.function(e), framePoint{pc: testMade + 0x5010, calls: true})
+			if isKnown := lines[0].Line != 0; isKnown != l.hasLines { // which needs no text
 				t.Errorf("%d: %v of two texts", i, lines)
 			}
 		}
@@ -308,8 +326,8 @@ func FuzzJSCPlaces(f *testing.F) {
 			words = append(words, binary.LittleEndian.Uint32(b))
 		}
 		for _, l := range expressionLayouts {
-			r := expressionReader{words: words, aside: min(int(line%8), len(words)), divotBits: l.divotBits}
-			if _, places, ok := r.divotOf(column, 1<<20); ok && places > len(words) {
+			r := expressionReader{words: words, aside: min(int(line%8), len(words)), wordLayout: l.wordLayout}
+			if _, places, ok := r.find(column, 1<<20); ok && places > len(words) {
 				t.Errorf("%d places in %d words", places, len(words))
 			}
 		}

@@ -65,7 +65,7 @@ type machine struct {
 	blockCode   uint64                 // of a CodeBlock: where its code is; 0: not known
 	expressions *expressions           // the same
 	texts       map[uint64]*sourceText // by SourceProvider
-	textAt      uint64                 // of that, where it is; 0: not known
+	textAt      map[uint64]uint64      // of that, where it is, by what virtual functions it has
 	maps        map[uint64]sourceMaps  // by global object
 	mapText     mapText                // the last that was read
 	blocks      map[uint64]*block

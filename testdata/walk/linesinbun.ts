@@ -172,10 +172,34 @@ function switched(n: number): number {
   }
 }
 
+let given = 0;
+
+class Initial {
+  readonly before = 1;
+
+  value: number =
+    switched(given);
+
+  constructor(
+
+    n: number) {
+    this.value += Math.max(
+      n, this.before);
+  }
+}
+
+function initial(n: number): number {
+  given = n;
+  return (
+    new Initial(
+      n).value
+  ) - 1;
+}
+
 async function later(n: number): Promise<number> {
   await null;
 
-  const v = switched(n) satisfies number;
+  const v = initial(n) satisfies number;
   return v + 1;
 }
 
