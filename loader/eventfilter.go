@@ -79,6 +79,10 @@ func (f *Filter) add(e Event, name, operator, value string) error {
 	if err != nil {
 		return fmt.Errorf("event %s: %s %s %s: %w", e.Name, name, operator, value, err)
 	}
+	isOrder := operator[0] == '<' || operator[0] == '>'
+	if number, err = n.operands[0].fit(number, isOrder); err != nil {
+		return fmt.Errorf("event %s: %s %s %s: %w", e.Name, name, operator, value, err)
+	}
 	c := gen.SamplerCondition{Mask: ^uint64(0), Value: number}
 	switch operator {
 	case "<", ">=":
@@ -91,6 +95,26 @@ func (f *Filter) add(e Event, name, operator, value string) error {
 	c.IsNegated = operator == "!=" || operator == ">=" || operator == ">" || operator == "&"
 	f.conditions = append(f.conditions, condition{n, c})
 	return nil
+}
+
+// fit returns a number as the operand has it, which is -1 where all bits of one with a sign are set. isOrder is
+// set where it matters which of two is greater.
+func (o *operand) fit(v uint64, isOrder bool) (uint64, error) {
+	bits := 8 * o.size
+	if bits == 0 {
+		bits = 64 // constant
+	}
+	low := v << (64 - bits) >> (64 - bits)
+	extended := uint64(int64(v<<(64-bits)) >> (64 - bits))
+	switch {
+	case v != low && v != extended:
+		return 0, fmt.Errorf("it has %d bits alone", bits)
+	case o.signed:
+		return extended, nil
+	case isOrder && int64(v) < 0 && bits < 64:
+		return 0, errors.New("it is never negative")
+	}
+	return low, nil
 }
 
 // parseValue reads a whole number, or that of an error, as the 64 bits that it is.

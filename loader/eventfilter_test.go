@@ -56,6 +56,35 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// Numbers are compared as the event has them, with a sign or without.
+func TestFilterFits(t *testing.T) {
+	for _, c := range []struct {
+		o     operand
+		v     uint64
+		order bool
+		want  uint64
+		err   string
+	}{
+		{operand{size: 4, signed: true}, 1<<32 - 1, false, 1<<64 - 1, ""},
+		{operand{size: 4, signed: true}, 1<<64 - 1, true, 1<<64 - 1, ""},
+		{operand{size: 4, signed: true}, 1<<31 - 1, true, 1<<31 - 1, ""},
+		{operand{size: 4, signed: true}, 1 << 32, false, 0, "32 bits alone"},
+		{operand{size: 4}, 1<<64 - 1, false, 1<<32 - 1, ""},
+		{operand{size: 4}, 1<<64 - 1, true, 0, "never negative"},
+		{operand{size: 4}, 1<<32 - 1, true, 1<<32 - 1, ""},
+		{operand{size: 1}, 256, true, 0, "8 bits alone"},
+		{operand{size: 2, signed: true}, 1 << 15, false, 1<<64 - 1<<15, ""},
+		{operand{size: 8}, 1<<64 - 1, true, 1<<64 - 1, ""},
+		{operand{size: 8, signed: true}, 1 << 63, true, 1 << 63, ""},
+		{operand{constant: 5}, 1<<64 - 1, true, 1<<64 - 1, ""},
+	} {
+		got, err := c.o.fit(c.v, c.order)
+		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%#x in %+v: %#x, %v; want %#x, %q", c.v, c.o, got, err, c.want, c.err)
+		}
+	}
+}
+
 // Text of a tracepoint is compared up to its end.
 func TestFilterOfText(t *testing.T) {
 	kernelTest(t)
