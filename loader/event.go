@@ -30,6 +30,7 @@ type Event struct {
 	config, config1, config2 uint64 // PERF_COUNT_*, or the tracepoint's number; of other sources what they understand
 	bits                     uint64 // of struct perf_event_attr, from modifiers
 	pmu                      bool   // it is of a source that sysfs lists
+	mostPrecise              bool   // as the machine can
 
 	arch     *procstate.Arch // of the code of a uprobe or kprobe
 	places   []place         // of a uprobe: where it is; of a kprobe: one, in the function
@@ -136,7 +137,7 @@ func (e *UnknownEventError) Error() string {
 // a path, or the name of a library or program as they are looked for;
 // in place of FUNCTION there may be FUNCTION+BYTES or an offset in the file,
 // 0xBYTES; PROVIDER may be left out where only one has such a probe. Events other than those of a place
-// may have perf's modifiers u, k and p behind a colon. Errors
+// may have perf's modifiers u, k, p and P behind a colon. Errors
 // wrap *UnknownEventError, and *MissingError where events cannot be looked up.
 func ParseEvent(name string) (Event, error) { return ParseEventOf(name, nil) }
 
@@ -167,7 +168,7 @@ func ParseEventOf(name string, pids []int) (Event, error) {
 		base := strings.TrimSuffix(name[:i+1], ":")
 		if e, ok, err := generalEvent(base); ok && err == nil {
 			if e, ok = e.modified(name[i+1:]); !ok {
-				return Event{}, &UnknownEventError{Name: name, Why: "its modifiers may be u, for user space alone, k, for the kernel alone, and p to ppp, for precise"}
+				return Event{}, &UnknownEventError{Name: name, Why: "its modifiers may be u, for user space alone, k, for the kernel alone, p to ppp, for precise, and P, for as precise as can be"}
 			}
 			e.Name = name
 			return e, nil

@@ -18,7 +18,7 @@ import (
 //	r01c2                     a number, as the processor's manual has it
 //	cpu/event=0xc2,umask=1/   the same by the fields that the kernel lists in sysfs,
 //	cpu/mem-loads/            or by a name that it has there
-//	cycles:u                  of user space alone; k: of the kernel alone; p to ppp: precise
+//	cycles:u                  of user space alone; k: of the kernel alone; p to ppp: precise; P: as precise as can be
 
 // isCounter reports whether the event is one that the processor counts.
 func (e Event) isCounter() bool {
@@ -41,7 +41,8 @@ func (e Event) attr() unix.PerfEventAttr {
 // that are known, or the event has none.
 func (e Event) modified(letters string) (modified Event, ok bool) {
 	precise := strings.Count(letters, "p")
-	if letters == "" || e.isPoint() || e.IsWall() || precise > 3 || strings.Trim(letters, "ukp") != "" {
+	e.mostPrecise = strings.Contains(letters, "P")
+	if letters == "" || e.isPoint() || e.IsWall() || precise > 3 || e.mostPrecise && precise > 0 || strings.Trim(letters, "ukpP") != "" {
 		return e, false
 	}
 	user, kernel := strings.Contains(letters, "u"), strings.Contains(letters, "k")
@@ -54,13 +55,18 @@ func (e Event) modified(letters string) (modified Event, ok bool) {
 	if kernel && !user {
 		e.bits |= unix.PerfBitExcludeUser
 	}
-	if precise&1 != 0 {
+	return e.precise(precise), true
+}
+
+// precise returns the event with a degree of precision, of 0 to 3.
+func (e Event) precise(degree int) Event {
+	if degree&1 != 0 {
 		e.bits |= unix.PerfBitPreciseIPBit1
 	}
-	if precise&2 != 0 {
+	if degree&2 != 0 {
 		e.bits |= unix.PerfBitPreciseIPBit2
 	}
-	return e, true
+	return e
 }
 
 // isPrecise reports whether the event has to be counted where it happens, not some instructions later.

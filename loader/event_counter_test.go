@@ -129,7 +129,7 @@ func TestPMUEvent(t *testing.T) {
 
 // What has no modifiers, and what is none, is said.
 func TestModifiers(t *testing.T) {
-	for _, name := range []string{"cycles:", "cycles:x", "cycles:upppp", "cpu-clock:H"} {
+	for _, name := range []string{"cycles:", "cycles:x", "cycles:upppp", "cycles:pP", "cpu-clock:H"} {
 		_, err := ParseEvent(name)
 		var unknown *UnknownEventError
 		if !errors.As(err, &unknown) || !strings.Contains(err.Error(), "modifiers may be") {
@@ -147,7 +147,7 @@ func TestModifiers(t *testing.T) {
 // cycles that have to be precise.
 func TestClockInPlaceOfCycles(t *testing.T) {
 	kernelTest(t)
-	for name, clock := range map[string]string{"cycles:u": "cpu-clock:u", "cpu-cycles": "cpu-clock"} {
+	for name, clock := range map[string]string{"cycles:u": "cpu-clock:u", "cpu-cycles": "cpu-clock", "cycles:kP": "cpu-clock:kP"} {
 		e, err := ParseEvent(name)
 		if err != nil {
 			t.Fatal(err)

@@ -167,7 +167,14 @@ func (s *Session) openCPUs(online []int) error {
 	if event.IsWall() {
 		event = cpuClock
 	}
-	s.cpus, err = openCPUEvents(event, &s.cfg, online)
+	for degree := 3; event.mostPrecise && degree > 0 && s.cpus == nil; degree-- {
+		if s.cpus, err = openCPUEvents(event.precise(degree), &s.cfg, online); err != nil && !isUnsupportedEvent(err) && !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+	}
+	if s.cpus == nil {
+		s.cpus, err = openCPUEvents(event, &s.cfg, online)
+	}
 	if err != nil && s.event.Unit == UnitCycles && isUnsupportedEvent(err) && !event.isPrecise() {
 		s.event = event.byClock()
 		if s.cpus, err = openCPUEvents(s.event, &s.cfg, online); err != nil {

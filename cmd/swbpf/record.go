@@ -131,7 +131,7 @@ do not allow recording.`,
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "record what runs in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
 	f.VarP(&o.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
-	f.VarP((*eventValue)(&o.event), "event", "e", "`event` by perf's name, with its modifiers u, k and p; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION, kretprobe:FUNCTION (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
+	f.VarP((*eventValue)(&o.event), "event", "e", "`event` by perf's name, with its modifiers u, k, p and P; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION, kretprobe:FUNCTION (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
 	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe or kprobe, what the uretprobe or kretprobe returns (ret), an argument (arg1, arg2 and so on) of the usdt probe; with :bytes, :nanoseconds or another unit where the name does not tell")
 	f.StringVar(&o.filter, "filter", "", "only events of -e of which this `condition` holds, of what --weight can name: 'ret == -ENOENT', 'arg1 >= 4096 && arg2 & 1'")
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
