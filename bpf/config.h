@@ -46,7 +46,7 @@ const volatile u32 pid_namespace = 0;
 const volatile bool have_task_pt_regs = false;
 const volatile u64 thread_size = 16 << 10;
 
-/* Where the program of a tracepoint or uprobe finds a whole number (number.h): in its
+/* Where the program of a tracepoint or probe finds a whole number (number.h): in its
  * context; or in user memory, at the sum of two registers in the context and a displacement, of
  * which sum 32 bits may be all; or it is the same each time. */
 struct number {
@@ -64,12 +64,12 @@ struct number {
 	bool address32;
 };
 
-/* Tracepoints and uprobes: after how much of their weights on a CPU a sample is
+/* Tracepoints and probes: after how much of their weights on a CPU a sample is
  * taken, and what each weighs. */
 const volatile u64 point_period = 1;
 const volatile struct number weight_number = { .constant = 1 };
 
-/* Tracepoints and uprobes: what has to hold of numbers for an event to count. */
+/* Tracepoints and probes: what has to hold of numbers for an event to count. */
 enum comparison_kind { COMPARE_EQUAL, COMPARE_LESS, COMPARE_AT_MOST };
 struct condition {
 	struct number number;
@@ -235,7 +235,7 @@ struct cpu_ring {
 	u64 changes;  /* records with such ones so far */
 	u64 asked;    /* when user space was last asked to learn where threads' stacks end */
 	u64 kernel_stacks; /* enum kernel_stacks, written by user space */
-	u64 over; /* written by user space: tracepoints and uprobes are no events any more */
+	u64 over; /* written by user space: tracepoints and probes are no events any more */
 	struct counters counters;
 	struct copy copy;
 	struct kernel_copy kernel;

@@ -179,12 +179,12 @@ struct counters {
 	u64 lost_number;     /* their weight, or what a filter asks for, could not be read */
 	u64 skipped_idle;    /* the idle task */
 	u64 skipped_filter;  /* a task that is not among those asked for */
-	u64 skipped_period;  /* tracepoints or uprobes between two samples */
-	u64 skipped_numbers; /* tracepoints or uprobes whose numbers are not those asked for */
+	u64 skipped_period;  /* tracepoints or probes between two samples */
+	u64 skipped_numbers; /* tracepoints or probes whose numbers are not those asked for */
 	u64 skipped_short;   /* times off the CPU shorter than the least of interest */
 	u64 skipped_rate;    /* times off the CPU at a rate above the limit */
 
-	u64 weight;           /* of tracepoints or uprobes since the last sample */
+	u64 weight;           /* of tracepoints or probes since the last sample */
 	u64 unreadable_stack; /* samples whose stack could not be read at all */
 	u64 partial_regs;     /* samples with USER_PARTIAL */
 	u64 exited;           /* samples with USER_EXITED */

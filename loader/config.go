@@ -31,7 +31,7 @@ type Config struct {
 	// Frequency is the number of samples per second and CPU, Period the
 	// number of events per sample; at most one is set. Without both, a timer
 	// or a hardware event is sampled at DefaultFrequency, any other event
-	// each time. Tracepoints and uprobes know no frequency.
+	// each time. Tracepoints and probes know no frequency.
 	Frequency int
 	Period    uint64
 
@@ -44,11 +44,11 @@ type Config struct {
 	// sampled, with those of all cgroups below; empty: all. See Cgroups.Find.
 	Cgroups []uint64
 
-	// Weight is what an event of a tracepoint or uprobe counts for; the zero
+	// Weight is what an event of a tracepoint or probe counts for; the zero
 	// Weight is 1. Then Period is a sum of weights.
 	Weight Weight
 
-	// Filter says which occurrences of a tracepoint or uprobe count at all.
+	// Filter says which occurrences of a tracepoint or probe count at all.
 	Filter Filter
 
 	// MinOffCPU is the least duration of a sample of OffCPU; 0 means

@@ -13,7 +13,7 @@ import (
 	"github.com/swbpf/swbpf/gen"
 )
 
-// Filter says which occurrences of a tracepoint or uprobe are sampled: those of which all conditions hold. Make
+// Filter says which occurrences of a tracepoint or probe are sampled: those of which all conditions hold. Make
 // one with ParseFilter; the zero Filter is none.
 type Filter struct {
 	event      string // whose it is, by its name

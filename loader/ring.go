@@ -32,7 +32,7 @@ type rings struct {
 type cpuRing struct {
 	tail, head, wrap *atomic.Uint64 // positions
 	kernelStacks     *uint64        // enum kernel_stacks
-	over             *uint64        // whether tracepoints and uprobes are no events any more
+	over             *uint64        // whether tracepoints and probes are no events any more
 	counters         *gen.SamplerCounters
 	data             []byte
 	published        ringPos // the head when it was last looked at
@@ -87,7 +87,7 @@ func (c *cpuRing) lay(mem []byte) {
 	c.scanned = unpackPos(c.tail.Load())
 }
 
-// endPoints has tracepoints and uprobes be no events any more.
+// endPoints has tracepoints and probes be no events any more.
 func (r *rings) endPoints() {
 	for i := range r.cpus {
 		atomic.StoreUint64(r.cpus[i].over, 1)

@@ -31,10 +31,10 @@ type Session struct {
 	mirrors  []mirror        // by CPU; nil without Config.Changes
 	kernel   *kernelStacks   // nil where the kernel unwinds its stacks itself
 	cpuRing  int             // bytes of a CPU's ring
-	cpus     *cpuEvents      // nil for tracepoints and uprobes
+	cpus     *cpuEvents      // nil for tracepoints and probes
 	blocked  *blockedThreads // for OffCPU and Wall
 	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
-	points   points          // of tracepoints and uprobes
+	points   points          // of tracepoints and probes
 	forkProg *ebpf.Program   // for the fork hook; nil without PIDs
 	fork     link.Link       // that hook
 	execs    *NewPrograms    // nil without Config.NewPrograms

@@ -17,9 +17,9 @@ type Stats struct {
 
 	SkippedIdle   uint64 // the idle task, and kernel threads that begin to wait for work
 	SkippedFilter uint64 // processes and cgroups not asked for
-	SkippedPeriod uint64 // tracepoints or uprobes between two samples
+	SkippedPeriod uint64 // tracepoints or probes between two samples
 
-	SkippedNumbers uint64 // tracepoints or uprobes that do not pass the Filter
+	SkippedNumbers uint64 // tracepoints or probes that do not pass the Filter
 
 	// Of OffCPU and Wall: times shorter than Config.MinOffCPU, and times
 	// without a stack, as there were too many, with their sum in ns.

@@ -266,7 +266,7 @@ func PutProbe(e Event, pid int) (io.Closer, error) {
 	return points, nil
 }
 
-// point is an open event of a tracepoint or uprobe.
+// point is an open event of a tracepoint or probe.
 type point struct {
 	fd    int
 	place int // index in Event.places; 0 of a tracepoint

@@ -12,7 +12,7 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// Weight is a number that an event of a tracepoint or uprobe carries, by which
+// Weight is a number that an event of a tracepoint or probe carries, by which
 // its samples count. Make one with ParseWeight; the zero Weight is 1.
 type Weight struct {
 	Name string // of the field or argument
