@@ -152,6 +152,14 @@ do not allow recording.`,
 	return c
 }
 
+// notes says what the options have left out, which is not seen in a profile.
+func (o *recordOptions) notes() []string {
+	if o.filter == "" {
+		return nil
+	}
+	return []string{"only events of which " + strings.TrimSpace(o.filter)}
+}
+
 // check completes the options; dash is the index of "--" among the arguments.
 func (o *recordOptions) check(dash int) error {
 	if len(o.command) > 0 && dash != 0 {

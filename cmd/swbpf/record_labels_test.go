@@ -192,6 +192,7 @@ func TestRecordWeights(t *testing.T) {
 	}{
 		{"-e uprobe:TARGET:grab --weight arg2:bytes", "arg2", "bytes", map[string][2]int64{"small": {100, 100e3}, "large": {10, 500e3}}},
 		{"-e uprobe:TARGET:grab", "", "count", map[string][2]int64{"small": {100, 100}, "large": {10, 10}}},
+		{"-e uprobe:TARGET:grab --weight arg2:bytes --filter arg2>1000", "arg2", "bytes", map[string][2]int64{"small": {0, 0}, "large": {10, 500e3}}},
 		{"-e uretprobe:TARGET:grab --weight ret", "ret", "count", map[string][2]int64{"small": {100, 100e3}, "large": {10, 500e3}}},
 		{"-e syscalls:sys_enter_write --weight count", "count", "bytes", map[string][2]int64{"out": {200, 2000}}},
 		{"-e syscalls:sys_exit_write --weight ret:bytes", "ret", "bytes", map[string][2]int64{"out": {200, 2000}}},
@@ -204,6 +205,14 @@ func TestRecordWeights(t *testing.T) {
 		last := r.profile.SampleType[len(r.profile.SampleType)-1]
 		if tc.name != "" && last.Type != tc.name || last.Unit != tc.unit {
 			t.Errorf("%s: values are %v", tc.flags, last)
+		}
+		for _, told := range []string{"(--filter leaves out 100 others)", "note: only events of which arg2>1000"} {
+			if strings.Contains(r.stderr, told) != strings.Contains(tc.flags, "--filter") {
+				t.Errorf("%s: %s", tc.flags, r.stderr)
+			}
+		}
+		if notes := strings.Join(r.profile.Comments, "\n"); strings.Contains(notes, "only events of which arg2>1000") != strings.Contains(tc.flags, "--filter") {
+			t.Errorf("%s: comments %s", tc.flags, notes)
 		}
 		for function, want := range tc.want {
 			samples, sum := valuesOf(r.profile, last.Type, function)

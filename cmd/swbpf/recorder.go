@@ -412,7 +412,7 @@ func (r *recorder) build(meta profile.Meta) *profile.Profile {
 	prof := r.builder.Finish(meta, r.modules)
 	r.value += prof.Value
 	r.modules.noteErrors()
-	prof.Meta.Notes = slices.Concat(r.modules.notes, r.modules.codes.Lacks(), r.labels.notes())
+	prof.Meta.Notes = slices.Concat(r.opt.notes(), r.modules.notes, r.modules.codes.Lacks(), r.labels.notes())
 	r.stats.NamingCPUSeconds += ownCPU() - before
 	return prof
 }

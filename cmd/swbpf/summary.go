@@ -137,7 +137,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 }
 
-// printNotes says what is missing in the names.
+// printNotes says what was left out, and what is missing in the names.
 func printNotes(w io.Writer, notes []string) {
 	for _, note := range notes {
 		fmt.Fprintln(w, "note:", printable(note))
