@@ -3,7 +3,8 @@
 //
 // # Sampling
 //
-// [ParseEvent] names what is sampled. [Open] loads the programs of package
+// [ParseEvent] names what is sampled, [ParseWeight] and [ParseFilter] the numbers of it by
+// which samples weigh, and that decide whether it counts. [Open] loads the programs of package
 // gen and opens the event on every CPU; [Session.Start] sets it going;
 // [Session.ReadSamples] hands out what the rings hold; [Session.Close] takes
 // everything out of the kernel again. There are no wake-ups but for a ring that

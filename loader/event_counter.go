@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -114,19 +113,19 @@ var cacheEvents = func() (events []Event) {
 }()
 
 var (
-	rawEvent = regexp.MustCompile(`^r([0-9a-fA-F]{1,16})$`)
-	pmuEvent = regexp.MustCompile(`^([\w.-]+)/([^/]*)/$`)
+	rawEvent = lazy(`^r([0-9a-fA-F]{1,16})$`)
+	pmuEvent = lazy(`^([\w.-]+)/([^/]*)/$`)
 )
 
 // counterEvent returns the event of a name without modifiers, of those that the processor counts by number or that
 // sysfs lists. ok is false where name is of another kind.
 func counterEvent(pmus, name string) (e Event, ok bool, err error) {
-	if m := rawEvent.FindStringSubmatch(name); m != nil {
+	if m := rawEvent().FindStringSubmatch(name); m != nil {
 		e = Event{Name: name, typ: unix.PERF_TYPE_RAW}
 		e.config, err = strconv.ParseUint(m[1], 16, 64)
 		return e, true, err
 	}
-	m := pmuEvent.FindStringSubmatch(name)
+	m := pmuEvent().FindStringSubmatch(name)
 	if m == nil {
 		return Event{}, false, nil
 	}

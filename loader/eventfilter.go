@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -28,7 +27,7 @@ type condition struct {
 
 const maxConditions = int(gen.SamplerLimitsMAX_CONDITIONS)
 
-var filterTerm = regexp.MustCompile(`^\s*(\w+)\s*(==|!=|<=|>=|<|>|&)\s*(.*?)\s*$`)
+var filterTerm = lazy(`^\s*(\w+)\s*(==|!=|<=|>=|<|>|&)\s*(.*?)\s*$`)
 
 // ParseFilter reads a filter for an event, in the kernel's notation for those of tracepoints: NAME OPERATOR
 // VALUE, and more of these behind &&. NAME is a field of the tracepoint, or what ParseWeight takes of a
@@ -44,7 +43,7 @@ func ParseFilter(e Event, text string) (Filter, error) {
 		return Filter{}, fmt.Errorf("event %s: only tracepoints and probes have a filter", e.Name)
 	}
 	for _, term := range strings.Split(text, "&&") {
-		m := filterTerm.FindStringSubmatch(term)
+		m := filterTerm().FindStringSubmatch(term)
 		if m == nil || strings.Contains(term, "||") {
 			return Filter{}, fmt.Errorf("filter %q: should be NAME OPERATOR VALUE, with ==, !=, <, <=, >, >= or &, and more of these only behind &&", strings.TrimSpace(term))
 		}
@@ -119,28 +118,25 @@ func (o *operand) fit(v uint64, isOrder bool) (uint64, error) {
 
 // parseValue reads a whole number, or that of an error, as the 64 bits that it is.
 func parseValue(s string) (uint64, error) {
-	digits, negative := strings.CutPrefix(s, "-")
-	n, err := strconv.ParseUint(digits, 0, 64)
-	if err != nil {
-		for errno := unix.Errno(1); errno < 256 && err != nil; errno++ {
-			if unix.ErrnoName(errno) == digits {
-				n, err = uint64(errno), nil
-			}
+	n, err := parseNumber(s)
+	if err == nil {
+		return n, nil
+	}
+	name, isNegative := strings.CutPrefix(s, "-")
+	for errno := unix.Errno(1); errno < 256 && name != ""; errno++ {
+		if unix.ErrnoName(errno) != name {
+			continue
 		}
+		if isNegative {
+			return -uint64(errno), nil
+		}
+		return uint64(errno), nil
 	}
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return 0, errors.New("this number has more than 64 bits")
-	case err != nil:
-		return 0, errors.New("this is no number")
-	case negative:
-		return -n, nil
-	}
-	return n, nil
+	return 0, err
 }
 
 // characterLine is what the format of a tracepoint says of a field of so many characters.
-var characterLine = regexp.MustCompile(`(?m)^\s*field:char (\w+)\[\d+\];\s*offset:(\d+);\s*size:(\d+);`)
+var characterLine = lazy(`(?m)^\s*field:char (\w+)\[\d+\];\s*offset:(\d+);\s*size:(\d+);`)
 
 // characters are where a text is in the context of a program, which is filled up with zero bytes.
 type characters struct{ offset, size int }
@@ -151,7 +147,7 @@ func charactersOf(e Event, name string) (at characters, ok bool, err error) {
 	if err != nil {
 		return at, false, err
 	}
-	for _, m := range characterLine.FindAllStringSubmatch(format, -1) {
+	for _, m := range characterLine().FindAllStringSubmatch(format, -1) {
 		if m[1] == name {
 			at.offset, _ = strconv.Atoi(m[2])
 			at.size, _ = strconv.Atoi(m[3])

@@ -136,7 +136,7 @@ func parseNumber(s string) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(s, 0, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no number", s)
+		return 0, fmt.Errorf("%q is no number of 64 bits", s)
 	}
 	return n, nil
 }
