@@ -163,6 +163,7 @@ func (r *recorder) start(reads bool) error {
 		_ = p.Watch(ctx) // without it, files are opened when their mappings are collected
 	}(r.procs)
 	limitGarbage()
+	debug.FreeOSMemory() // at once, what the start took: by and by, 64 KB at a time, it costs more than samples do
 	r.began, r.cpu = time.Now(), ownCPU()
 	r.part = part{began: r.began, clock: procstate.Monotonic()}
 	r.forgotten, r.filesClosed = r.began, r.began
