@@ -64,6 +64,9 @@ struct number {
 	bool address32;
 };
 
+/* Which of the events is sampled: each has programs of its own. */
+const volatile u8 event_number = 0;
+
 /* Tracepoints and probes: after how much of their weights on a CPU a sample is
  * taken, and what each weighs. */
 const volatile u64 point_period = 1;

@@ -79,7 +79,8 @@ struct sample_header {
 	u64 slot;           /* where the instruction of the breakpoint is executed in its place; or 0 */
 	u8 labels;          /* how many of the regions, the last of all, are the labels of the goroutine that
 			       runs: their strings, and then what these are */
-	u8 unused[7];
+	u8 event;           /* which of the events (event_number) */
+	u8 unused[6];
 	u8 comm[16];
 	struct user_regs regs;
 };
@@ -143,6 +144,7 @@ enum limits {
 	GROUP = 64 * PIECE, /* bytes of pieces with a bit each in a mask */
 	MAX_KERNEL_FRAMES = 127, /* the default of sysctl kernel.perf_event_max_stack */
 	MAX_CONDITIONS = 8,      /* numbers that a filter compares */
+	MAX_EVENTS = 8,          /* that a session samples; a power of 2 */
 	MAX_RETURNS = 64,        /* the kernel's MAX_URETPROBE_DEPTH */
 	MAX_GO_HEAD = 512,       /* bytes copied of a runtime.g or runtime.m */
 	MAX_GAPS = 232,          /* unreadable pieces of stacks that are left out */
@@ -184,7 +186,6 @@ struct counters {
 	u64 skipped_short;   /* times off the CPU shorter than the least of interest */
 	u64 skipped_rate;    /* times off the CPU at a rate above the limit */
 
-	u64 weight;           /* of tracepoints or probes since the last sample */
 	u64 unreadable_stack; /* samples whose stack could not be read at all */
 	u64 partial_regs;     /* samples with USER_PARTIAL */
 	u64 exited;           /* samples with USER_EXITED */
@@ -198,6 +199,8 @@ struct counters {
 	u64 window_start; /* of the time within which these were drawn */
 	u64 window_rare;  /* times off the CPU from places with few of them */
 	u64 window_frequent;
+
+	u64 weights[MAX_EVENTS]; /* of tracepoints and probes since their last samples, by event */
 };
 
 /* Where a thread's switches are counted: one slot is for those by force. */

@@ -335,13 +335,14 @@ INLINE void on_point(void *ctx, bool in_kernel)
 		n->lost_number++;
 		return;
 	}
-	n->weight += weight;
-	if (n->weight < point_period) {
+	u64 *sum = &n->weights[event_number % MAX_EVENTS];
+	*sum += weight;
+	if (*sum < point_period) {
 		n->skipped_period++;
 		return;
 	}
-	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = n->weight, .flags = flags, .in_kernel = in_kernel };
-	n->weight = 0;
+	struct occasion o = { .time = bpf_ktime_get_ns(), .weight = *sum, .flags = flags, .in_kernel = in_kernel };
+	*sum = 0;
 	if (sample(ctx, r, task, tgid, &o))
 		n->samples++;
 }

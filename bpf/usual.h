@@ -32,6 +32,7 @@ INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 
 	h->breakpoint = 0;
 	h->slot = 0;
 	h->labels = 0;
+	h->event = event_number;
 	copy_comm(h->comm, task);
 }
 

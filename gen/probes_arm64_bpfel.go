@@ -41,6 +41,7 @@ const (
 	ProbesVarConditionCount  = "condition_count"
 	ProbesVarConditions      = "conditions"
 	ProbesVarCopyKernel      = "copy_kernel"
+	ProbesVarEventNumber     = "event_number"
 	ProbesVarFilterCgroups   = "filter_cgroups"
 	ProbesVarFilterProcesses = "filter_processes"
 	ProbesVarFollowChildren  = "follow_children"
@@ -133,6 +134,7 @@ type ProbesVariableSpecs struct {
 	ConditionCount  *ebpf.VariableSpec `ebpf:"condition_count"`
 	Conditions      *ebpf.VariableSpec `ebpf:"conditions"`
 	CopyKernel      *ebpf.VariableSpec `ebpf:"copy_kernel"`
+	EventNumber     *ebpf.VariableSpec `ebpf:"event_number"`
 	FilterCgroups   *ebpf.VariableSpec `ebpf:"filter_cgroups"`
 	FilterProcesses *ebpf.VariableSpec `ebpf:"filter_processes"`
 	FollowChildren  *ebpf.VariableSpec `ebpf:"follow_children"`
@@ -213,6 +215,7 @@ type ProbesVariables struct {
 	ConditionCount  *ebpf.Variable `ebpf:"condition_count"`
 	Conditions      *ebpf.Variable `ebpf:"conditions"`
 	CopyKernel      *ebpf.Variable `ebpf:"copy_kernel"`
+	EventNumber     *ebpf.Variable `ebpf:"event_number"`
 	FilterCgroups   *ebpf.Variable `ebpf:"filter_cgroups"`
 	FilterProcesses *ebpf.Variable `ebpf:"filter_processes"`
 	FollowChildren  *ebpf.Variable `ebpf:"follow_children"`

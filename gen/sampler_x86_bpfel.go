@@ -65,7 +65,6 @@ type SamplerCounters struct {
 	SkippedNumbers  uint64
 	SkippedShort    uint64
 	SkippedRate     uint64
-	Weight          uint64
 	UnreadableStack uint64
 	PartialRegs     uint64
 	Exited          uint64
@@ -78,6 +77,7 @@ type SamplerCounters struct {
 	WindowStart     uint64
 	WindowRare      uint64
 	WindowFrequent  uint64
+	Weights         [8]uint64
 }
 
 type SamplerCpuRing struct {
@@ -254,6 +254,7 @@ const (
 	SamplerLimitsGROUP             SamplerLimits = 32768
 	SamplerLimitsMAX_KERNEL_FRAMES SamplerLimits = 127
 	SamplerLimitsMAX_CONDITIONS    SamplerLimits = 8
+	SamplerLimitsMAX_EVENTS        SamplerLimits = 8
 	SamplerLimitsMAX_RETURNS       SamplerLimits = 64
 	SamplerLimitsMAX_GO_HEAD       SamplerLimits = 512
 	SamplerLimitsMAX_GAPS          SamplerLimits = 232
@@ -384,7 +385,8 @@ type SamplerSampleHeader struct {
 	Breakpoint    uint64
 	Slot          uint64
 	Labels        uint8
-	Unused        [7]uint8
+	Event         uint8
+	Unused        [6]uint8
 	Comm          [16]uint8
 	Regs          struct {
 		_      structs.HostLayout
@@ -559,6 +561,7 @@ const (
 	SamplerVarConditions         = "conditions"
 	SamplerVarCopyKernel         = "copy_kernel"
 	SamplerVarCpuRingType        = "cpu_ring_type"
+	SamplerVarEventNumber        = "event_number"
 	SamplerVarFilterCgroups      = "filter_cgroups"
 	SamplerVarFilterProcesses    = "filter_processes"
 	SamplerVarFollowChildren     = "follow_children"
@@ -677,6 +680,7 @@ type SamplerVariableSpecs struct {
 	Conditions         *ebpf.VariableSpec `ebpf:"conditions"`
 	CopyKernel         *ebpf.VariableSpec `ebpf:"copy_kernel"`
 	CpuRingType        *ebpf.VariableSpec `ebpf:"cpu_ring_type"`
+	EventNumber        *ebpf.VariableSpec `ebpf:"event_number"`
 	FilterCgroups      *ebpf.VariableSpec `ebpf:"filter_cgroups"`
 	FilterProcesses    *ebpf.VariableSpec `ebpf:"filter_processes"`
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
@@ -778,6 +782,7 @@ type SamplerVariables struct {
 	Conditions         *ebpf.Variable `ebpf:"conditions"`
 	CopyKernel         *ebpf.Variable `ebpf:"copy_kernel"`
 	CpuRingType        *ebpf.Variable `ebpf:"cpu_ring_type"`
+	EventNumber        *ebpf.Variable `ebpf:"event_number"`
 	FilterCgroups      *ebpf.Variable `ebpf:"filter_cgroups"`
 	FilterProcesses    *ebpf.Variable `ebpf:"filter_processes"`
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`

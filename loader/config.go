@@ -1,9 +1,10 @@
 package loader
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -51,6 +52,10 @@ type Config struct {
 	// Filter says which occurrences of a tracepoint or probe count at all.
 	Filter Filter
 
+	// Also are further events to sample, MaxEvents with Event at most: Sample.Event tells
+	// which one a sample is of. OffCPU and Wall go with no other.
+	Also []Sampling
+
 	// MinOffCPU is the least duration of a sample of OffCPU; 0 means
 	// DefaultMinOffCPU. With Wall shorter ones are added to the thread's next.
 	MinOffCPU time.Duration
@@ -88,37 +93,33 @@ type Config struct {
 
 // complete checks the configuration and fills in defaults.
 func (c *Config) complete() error {
-	if c.Event.isZero() {
-		c.Event = knownEvents[0]
+	first := c.samplings()[0]
+	if err := first.complete(); err != nil {
+		return err
+	}
+	c.Event, c.Frequency, c.Period = first.Event, first.Frequency, first.Period
+	c.Also = slices.Clone(c.Also)
+	for i := range c.Also {
+		if err := c.Also[i].complete(); err != nil {
+			return err
+		}
+	}
+	if len(c.Also) > 0 {
+		for _, m := range c.samplings() {
+			if m.Event.hasOffCPU() {
+				return fmt.Errorf("event %s: it goes with no other", m.Event.Name)
+			}
+		}
 	}
 	switch {
-	case c.Frequency < 0:
-		return fmt.Errorf("frequency %d Hz: must be positive", c.Frequency)
-	case c.Frequency > 0 && c.Period > 0:
-		return errors.New("frequency and period exclude each other")
-	case c.Event.isPoint() && c.Frequency > 0:
-		return fmt.Errorf("event %s: only timers and counters are sampled by frequency; this is sampled by period", c.Event.Name)
-	case !c.Weight.isZero() && !c.Event.hasNumbers():
-		return fmt.Errorf("event %s: only tracepoints and probes have a weight", c.Event.Name)
-	case !c.Weight.isZero() && c.Weight.event != c.Event.Name:
-		return fmt.Errorf("event %s: its weight is of event %s", c.Event.Name, c.Weight.event)
-	case len(c.Filter.conditions) > 0 && c.Filter.event != c.Event.Name:
-		return fmt.Errorf("event %s: its filter is of event %s", c.Event.Name, c.Filter.event)
-	case c.Event.IsOffCPU() && c.Period > 1:
-		return fmt.Errorf("event %s: it has no period", c.Event.Name)
+	case len(c.Also) >= MaxEvents:
+		return fmt.Errorf("%d events: at most %d can be sampled at a time", len(c.Also)+1, MaxEvents)
 	case c.MinOffCPU < 0:
 		return fmt.Errorf("least time off the CPU %v: must be positive", c.MinOffCPU)
 	case c.StackBytes < 0 || c.StackBytes > MaxStackBytes:
 		return fmt.Errorf("stack bytes %d: must be at most %d", c.StackBytes, MaxStackBytes)
 	case c.RingBytes < 0 || c.RingBytes > 1<<30:
 		return fmt.Errorf("ring bytes %d: must be at most %d", c.RingBytes, 1<<30)
-	}
-	if c.Frequency == 0 && c.Period == 0 {
-		if c.Event.HasDefaultFrequency() {
-			c.Frequency = DefaultFrequency
-		} else {
-			c.Period = 1
-		}
 	}
 	if c.MinOffCPU == 0 {
 		c.MinOffCPU = DefaultMinOffCPU
@@ -141,9 +142,9 @@ func (c *Config) complete() error {
 func (c *Config) ringBytes(cpus int) int {
 	n := max(1, c.RingBytes/cpus)
 	if c.RingBytes == 0 {
-		rate := c.Frequency
-		if rate == 0 {
-			rate = 1000
+		rate := 0
+		for _, m := range c.samplings() {
+			rate += cmp.Or(m.Frequency, 1000)
 		}
 		most := min(maxCPURing, max(allRings/cpus, min(allRingsOfMany/cpus, 1<<20)))
 		n = max(minCPURing, min(most, max(rate*c.StackBytes/8, 8*c.whole)))

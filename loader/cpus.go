@@ -118,13 +118,13 @@ type cpuEvents struct {
 const checkCPUsEvery = time.Second
 
 // openCPUEvents opens the event on the given CPUs, disabled.
-func openCPUEvents(e Event, cfg *Config, cpus []int) (*cpuEvents, error) {
+func openCPUEvents(e Event, m *Sampling, cpus []int) (*cpuEvents, error) {
 	c := &cpuEvents{event: e, attr: e.attr(), fds: make(map[int]int), born: make(map[int]uint64)}
-	if cfg.Frequency > 0 {
+	if m.Frequency > 0 {
 		c.attr.Bits |= unix.PerfBitFreq
-		c.attr.Sample = uint64(cfg.Frequency)
+		c.attr.Sample = uint64(m.Frequency)
 	} else {
-		c.attr.Sample = cfg.Period
+		c.attr.Sample = m.Period
 	}
 	if e.IsTimer() {
 		// A timer also ticks while the CPU idles, which is no news.

@@ -44,22 +44,22 @@ func TestCPUsComeAndGo(t *testing.T) {
 	}
 	gone := allowedCPU(t)
 	s := startSession(t, Config{Event: cpuClock, Frequency: 997})
-	if got := slices.Sorted(maps.Keys(s.cpus.fds)); !slices.Equal(got, online) {
+	if got := slices.Sorted(maps.Keys(s.sources[0].cpus.fds)); !slices.Equal(got, online) {
 		t.Errorf("events on CPUs %v, online are %v", got, online)
 	}
 	others := slices.DeleteFunc(slices.Clone(online), func(cpu int) bool { return cpu == gone })
-	if err := s.cpus.follow(others, s.prog.FD(), true); err != nil {
+	if err := s.sources[0].cpus.follow(others, s.sources[0].prog.FD(), true); err != nil {
 		t.Fatal(err)
 	}
-	if _, there := s.cpus.fds[gone]; there || len(s.cpus.fds) != len(online)-1 {
-		t.Errorf("events on CPUs %v after %d went", s.cpus.fds, gone)
+	if _, there := s.sources[0].cpus.fds[gone]; there || len(s.sources[0].cpus.fds) != len(online)-1 {
+		t.Errorf("events on CPUs %v after %d went", s.sources[0].cpus.fds, gone)
 	}
 	// The list in the kernel still has it: that is news compared with known.
-	s.cpus.known, s.cpus.checked = nil, time.Time{}
+	s.sources[0].cpus.known, s.sources[0].cpus.checked = nil, time.Time{}
 	if err := s.followCPUs(); err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(s.cpus.fds)); !slices.Equal(got, online) {
+	if got := slices.Sorted(maps.Keys(s.sources[0].cpus.fds)); !slices.Equal(got, online) {
 		t.Errorf("events on CPUs %v, online are %v", got, online)
 	}
 	since := monotonic()
@@ -77,10 +77,10 @@ func TestCPUBackUnnoticed(t *testing.T) {
 		t.Fatalf("CPU %d has no directory of its own", back)
 	}
 	s := startSession(t, Config{Event: cpuClock, Frequency: 997})
-	if err := unix.IoctlSetInt(s.cpus.fds[back], unix.PERF_EVENT_IOC_DISABLE, 0); err != nil {
+	if err := unix.IoctlSetInt(s.sources[0].cpus.fds[back], unix.PERF_EVENT_IOC_DISABLE, 0); err != nil {
 		t.Fatal(err)
 	}
-	s.cpus.born[back], s.cpus.checked = 1, time.Time{}
+	s.sources[0].cpus.born[back], s.sources[0].cpus.checked = 1, time.Time{}
 	if err := s.followCPUs(); err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func (e *UnknownEventError) Error() string {
 	}
 	switch {
 	case e.Why == "" && strings.Contains(e.Name, ","):
-		return msg + "; a recording is of one event"
+		return msg + "; it is to be the name of one event"
 	case len(e.Near) == 0 && e.Why != "":
 		return msg
 	case len(e.Near) == 0:

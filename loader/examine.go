@@ -81,11 +81,11 @@ func examineSoftware(cpus []int) Finding {
 
 // tryEvent opens an event on CPUs and closes it again.
 func tryEvent(e Event, cpus []int) error {
-	cfg := Config{Event: e}
-	if err := cfg.complete(); err != nil {
+	m := Sampling{Event: e}
+	if err := m.complete(); err != nil {
 		return err
 	}
-	c, err := openCPUEvents(e, &cfg, cpus)
+	c, err := openCPUEvents(e, &m, cpus)
 	if err != nil {
 		return err
 	}

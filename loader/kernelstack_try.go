@@ -3,6 +3,7 @@ package loader
 import (
 	"os"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,8 @@ import (
 // this does not work, the first samples will be compared. The fork hook is not in place yet,
 // which would take what this process starts meanwhile for children to sample.
 func (s *Session) tryKernelStacks() {
+	i := slices.IndexFunc(s.sources, func(src *source) bool { return src.cpus != nil })
+	prog := s.sources[i].prog
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	attr := unix.PerfEventAttr{
@@ -30,7 +33,7 @@ func (s *Session) tryKernelStacks() {
 		return
 	}
 	defer unix.Close(event)
-	if unix.IoctlSetInt(event, unix.PERF_EVENT_IOC_SET_BPF, s.prog.FD()) != nil {
+	if unix.IoctlSetInt(event, unix.PERF_EVENT_IOC_SET_BPF, prog.FD()) != nil {
 		return
 	}
 	self := os.Getpid()

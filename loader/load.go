@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"syscall"
 	"unsafe"
 
@@ -23,7 +22,10 @@ func (s *Session) load() error {
 			prog.Close()
 		}
 		s.maps.Close()
-		s.cfg.Changes, s.mirrors, s.copies = false, nil, nil
+		s.cfg.Changes, s.mirrors, s.hooks, s.waiting = false, nil, nil, nil
+		for _, src := range s.sources {
+			src.prog, src.copies = nil, nil
+		}
 		err = s.loadAll()
 	}
 	return err
@@ -43,7 +45,7 @@ func (s *Session) loadAll() error {
 	}
 	spec.Maps[gen.SamplerMapDeferredSamples].MaxEntries *= uint32(possible)
 	spec.Maps[gen.SamplerMapNews].MaxEntries = uint32(os.Getpagesize())
-	if !s.event.hasOffCPU() {
+	if !s.hasOffCPU() {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
 	}
@@ -101,17 +103,13 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	if err != nil {
 		return err
 	}
-	period := uint64(1)
-	if s.event.isPoint() {
-		period = s.cfg.Period
-	}
 	tellsState := false
-	if s.event.hasOffCPU() {
+	if s.hasOffCPU() {
 		if tellsState, err = switchTellsState(s.types); err != nil {
 			return err
 		}
 	}
-	if s.cfg.Kernel && s.cpus != nil && s.blocked == nil {
+	if s.cfg.Kernel && s.usesCPUs() && s.blocked == nil {
 		s.kernel = newKernelStacks(s.types)
 	}
 	mirror := uint64(mirrorBytes(possible))
@@ -132,16 +130,15 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarPidNamespace:    ns,
 		gen.SamplerVarHaveTaskPtRegs:  haveNewHelpers(),
 		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),
-		gen.SamplerVarPointPeriod:     period,
 		gen.SamplerVarMinOffCpu:       uint64(s.cfg.MinOffCPU),
-		gen.SamplerVarWithOnCpu:       s.event.IsWall(),
+		gen.SamplerVarWithOnCpu:       s.Event().IsWall(),
 		gen.SamplerVarHaveSwitchState: tellsState,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	return s.readings[0].put(spec)
+	return nil
 }
 
 // initPIDNamespace is the inode of the machine's first PID namespace
@@ -167,24 +164,32 @@ func kernelStackBytes() int { return max(16<<10, os.Getpagesize()) }
 
 // loadPrograms loads those programs that this Session needs.
 func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
-	for _, r := range s.readings[1:] {
-		another := spec.Copy()
-		if err := r.put(another); err != nil {
-			return err
+	first := s.sources[0]
+	for _, src := range s.sources {
+		for i, r := range src.readings {
+			if src == first && i == 0 {
+				continue // it is loaded with the others
+			}
+			prog, err := s.loadCopy(spec, src.programName(), &r)
+			if err != nil {
+				return err
+			}
+			if i == 0 {
+				src.prog = prog
+			} else {
+				src.copies = append(src.copies, prog)
+			}
 		}
-		coll, err := s.loadCollection(another, s.samplingProgram())
-		if err != nil {
-			return err
-		}
-		s.copies = append(s.copies, coll.DetachProgram(s.samplingProgram()))
-		coll.Close()
+	}
+	if err := first.readings[0].put(spec); err != nil {
+		return err
 	}
 	coll, err := s.loadCollection(spec, s.wantedPrograms()...)
 	if err != nil {
 		return err
 	}
 	defer coll.Close()
-	s.prog = coll.DetachProgram(s.samplingProgram())
+	first.prog = coll.DetachProgram(first.programName())
 	for _, h := range offCPUHooks {
 		if prog := coll.DetachProgram(h.program); prog != nil {
 			s.hooks = append(s.hooks, hook{h.tracepoint, prog})
@@ -198,6 +203,20 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	}
 	s.forkProg = coll.DetachProgram(gen.SamplerProgOnFork)
 	return nil
+}
+
+// loadCopy loads a program another time, with constants of its own.
+func (s *Session) loadCopy(spec *ebpf.CollectionSpec, name string, r *reading) (*ebpf.Program, error) {
+	own := spec.Copy()
+	if err := r.put(own); err != nil {
+		return nil, err
+	}
+	coll, err := s.loadCollection(own, name)
+	if err != nil {
+		return nil, err
+	}
+	defer coll.Close()
+	return coll.DetachProgram(name), nil
 }
 
 // loadCollection loads the named programs, with the maps that are there and constants of
@@ -234,40 +253,17 @@ func (s *Session) loadCollection(spec *ebpf.CollectionSpec, names ...string) (*e
 	})
 }
 
-// programAt is the sampling program for a place of the event.
-func (s *Session) programAt(place int) *ebpf.Program {
-	if i := slices.Index(s.readings, s.cfg.readingAt(place)); i > 0 {
-		return s.copies[i-1]
-	}
-	return s.prog
-}
-
-// samplingProgram is the name of the program that the event runs; "" for OffCPU.
-func (s *Session) samplingProgram() string {
-	switch {
-	case s.event.IsTracepoint():
-		return gen.SamplerProgOnTracepoint
-	case s.event.IsUprobe():
-		return gen.SamplerProgOnUprobe
-	case s.event.IsKprobe():
-		return gen.SamplerProgOnKprobe
-	case s.event.IsOffCPU():
-		return ""
-	}
-	return gen.SamplerProgOnPerfEvent
-}
-
 // offCPUHooks are the programs for time off the CPU, and where they run.
 var offCPUHooks = []struct{ tracepoint, program string }{
 	{"sched_waking", gen.SamplerProgOnWaking}, {"sched_switch", gen.SamplerProgOnSwitch},
 }
 
-// wantedPrograms names the programs that this Session needs.
+// wantedPrograms names the programs that this Session needs, with that of its first event.
 func (s *Session) wantedPrograms() (names []string) {
-	if name := s.samplingProgram(); name != "" {
+	if name := s.sources[0].programName(); name != "" {
 		names = append(names, name)
 	}
-	if s.event.hasOffCPU() {
+	if s.hasOffCPU() {
 		for _, h := range offCPUHooks {
 			names = append(names, h.program)
 		}

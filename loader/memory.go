@@ -39,7 +39,7 @@ func (s *Session) fitMemory(spec *ebpf.CollectionSpec, limit uint64) error {
 		return nil
 	}
 	beside := uint64(besideMaps)
-	if s.event.hasOffCPU() {
+	if s.hasOffCPU() {
 		beside = besideOffCPUMaps
 	}
 	times, lengths, rings := spec.Maps[gen.SamplerMapTimes], spec.Maps[gen.SamplerMapLengths], spec.Maps[gen.SamplerMapRings]

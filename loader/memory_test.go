@@ -32,7 +32,7 @@ func TestFitMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &Session{event: event, cpuRing: 8 << 20, cfg: Config{StackBytes: 64 << 10}}
+		s := &Session{sources: []*source{{Sampling: Sampling{Event: event}}}, cpuRing: 8 << 20, cfg: Config{StackBytes: 64 << 10}}
 		rings, times := spec.Maps[gen.SamplerMapRings], spec.Maps[gen.SamplerMapTimes]
 		rings.MaxEntries = cpus
 		if !event.hasOffCPU() {

@@ -53,36 +53,42 @@ type reading struct {
 	weight     gen.SamplerNumber
 	conditions [maxConditions]gen.SamplerCondition
 	count      uint32 // of the conditions
+	event      uint8  // which of the Session's it is
+	period     uint64 // after how much of the weights there is a sample
 }
 
 // maxReadings bounds how many programs there are for the places of an event.
 const maxReadings = 64
 
 // readingAt is how numbers are found at a place of the event.
-func (c *Config) readingAt(place int) (r reading) {
+func (s *source) readingAt(place int) (r reading) {
 	weight := &operand{constant: 1}
-	if !c.Weight.isZero() {
-		weight = c.Weight.operandAt(place)
+	if !s.Weight.isZero() {
+		weight = s.Weight.operandAt(place)
 	}
 	r.weight = weight.number()
-	for i := range c.Filter.conditions {
-		f := &c.Filter.conditions[i]
+	for i := range s.Filter.conditions {
+		f := &s.Filter.conditions[i]
 		r.conditions[i] = f.condition
 		r.conditions[i].Number = f.operandAt(place).number()
 	}
-	r.count = uint32(len(c.Filter.conditions))
+	r.count = uint32(len(s.Filter.conditions))
+	r.event, r.period = uint8(s.number), 1
+	if s.Event.isPoint() {
+		r.period = s.Period
+	}
 	return r
 }
 
-// readings are all that there are, each once; the first is that of the first place.
-func (c *Config) readings() (all []reading, err error) {
-	for place := range max(1, len(c.Event.places)) {
-		if r := c.readingAt(place); !slices.Contains(all, r) {
+// allReadings are all that there are, each once; the first is that of the first place.
+func (s *source) allReadings() (all []reading, err error) {
+	for place := range max(1, len(s.Event.places)) {
+		if r := s.readingAt(place); !slices.Contains(all, r) {
 			all = append(all, r)
 		}
 	}
 	if len(all) > maxReadings {
-		return nil, fmt.Errorf("event %s: what --weight and --filter ask for is in %d different places, more than %d", c.Event.Name, len(all), maxReadings)
+		return nil, fmt.Errorf("event %s: what --weight and --filter ask for is in %d different places, more than %d", s.Event.Name, len(all), maxReadings)
 	}
 	return all, nil
 }
@@ -93,6 +99,8 @@ func (r *reading) put(spec *ebpf.CollectionSpec) error {
 		gen.SamplerVarWeightNumber:   r.weight,
 		gen.SamplerVarConditions:     r.conditions,
 		gen.SamplerVarConditionCount: r.count,
+		gen.SamplerVarEventNumber:    r.event,
+		gen.SamplerVarPointPeriod:    r.period,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)

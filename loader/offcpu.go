@@ -223,7 +223,7 @@ func (s *Session) flushTimes(fn func(*Sample) error) error {
 	var t threadTimes
 	all := s.maps.Times.Iterate()
 	for all.Next(&pid, &t) {
-		if since, ok := runningSince[pid]; ok && s.event.IsWall() && t.Left == 0 && since < s.stopped {
+		if since, ok := runningSince[pid]; ok && s.Event().IsWall() && t.Left == 0 && since < s.stopped {
 			t.Carried[NotBlocked] += s.stopped - since
 		}
 		if err := s.flushThread(&t, fn); err != nil {

@@ -70,6 +70,7 @@ type Sample struct {
 	PID    int32  // tgid, as this process sees it
 	TID    int32
 	CPU    uint32
+	Event  int      // which of Session.Samplings it is of
 	Comm   [16]byte // name of the thread, ended by a zero byte
 
 	// Cgroup is the ID of the thread's cgroup in the unified hierarchy: the
@@ -177,7 +178,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 	}
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
 	s.StackParts, s.FrameRegions, s.LabelRegions = int(h.Parts), int(h.Frames), int(h.Labels)
-	s.Cgroup = h.Cgroup
+	s.Cgroup, s.Event = h.Cgroup, int(h.Event)
 	s.Blocked, s.Continued, s.Unsampled = Blocked(h.OffCpu), false, false
 	s.Arch, s.Regs = nil, procstate.Regs{}
 	if s.User == UserNative || s.User == UserCompat32 {

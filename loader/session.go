@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,23 +19,18 @@ import (
 
 // Session is a running capture. See the package comment for its life.
 type Session struct {
-	event    Event
 	cfg      Config
-	prog     *ebpf.Program   // the sampling program; nil for OffCPU
-	readings []reading       // how programs find numbers of the event
-	copies   []*ebpf.Program // of prog, one for each of readings but the first
-	hooks    []hook          // of OffCPU and Wall
-	waiting  *ebpf.Program   // lists threads off the CPU; nil without
+	sources  []*source
+	hooks    []hook        // of OffCPU and Wall
+	waiting  *ebpf.Program // lists threads off the CPU; nil without
 	maps     gen.SamplerMaps
 	rings    *rings
 	flags    processFlags
 	mirrors  []mirror        // by CPU; nil without Config.Changes
 	kernel   *kernelStacks   // nil where the kernel unwinds its stacks itself
 	cpuRing  int             // bytes of a CPU's ring
-	cpus     *cpuEvents      // nil for tracepoints and probes
 	blocked  *blockedThreads // for OffCPU and Wall
 	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
-	points   points          // of tracepoints and probes
 	forkProg *ebpf.Program   // for the fork hook; nil without PIDs
 	fork     link.Link       // that hook
 	execs    *NewPrograms    // nil without Config.NewPrograms
@@ -64,10 +60,9 @@ type hook struct {
 // programs are those that run while it samples.
 func (s *Session) programs() []*ebpf.Program {
 	var all []*ebpf.Program
-	if s.prog != nil {
-		all = append(all, s.prog)
+	for _, src := range s.sources {
+		all = append(all, src.programs()...)
 	}
-	all = append(all, s.copies...)
 	for _, h := range s.hooks {
 		all = append(all, h.prog)
 	}
@@ -86,11 +81,15 @@ func Open(cfg Config) (*Session, error) {
 	if err := checkSystem(); err != nil {
 		return nil, err
 	}
-	readings, err := cfg.readings()
-	if err != nil {
-		return nil, err
+	s := &Session{cfg: cfg}
+	for i, m := range cfg.samplings() {
+		src := &source{Sampling: m, number: i}
+		var err error
+		if src.readings, err = src.allReadings(); err != nil {
+			return nil, err
+		}
+		s.sources = append(s.sources, src)
 	}
-	s := &Session{event: cfg.Event, cfg: cfg, readings: readings}
 	if err := s.open(); err != nil {
 		s.Close()
 		return nil, withFilesMissing(err)
@@ -106,26 +105,18 @@ func (s *Session) open() error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case s.event.IsTracepoint():
-		var fd int
-		if fd, err = openTracepoint(s.event, online[0]); err == nil {
-			s.points = points{{fd: fd}}
-		}
-	case s.event.IsUprobe():
-		s.points, err = openUprobes(s.event, &s.cfg, online[0])
-	case s.event.IsKprobe():
-		s.points, err = openKprobe(s.event, online[0])
-	case s.event.IsOffCPU():
-	default:
-		err = s.openCPUs(online)
+	pids := s.cfg.PIDs
+	if len(pids) == 0 || s.cfg.FollowChildren {
+		pids = []int{-1} // the sampling program chooses
 	}
-	if s.event.hasOffCPU() {
+	for _, src := range s.sources {
+		if err := src.open(online, pids); err != nil {
+			return err
+		}
+	}
+	if s.hasOffCPU() {
 		s.findTraceFunctions()
 		s.blocked = newBlockedThreads()
-	}
-	if err != nil {
-		return err
 	}
 	if _, ok := chargedMemlock(); ok {
 		// If we may not, loading fails and diagnoseLoad says why.
@@ -147,8 +138,11 @@ func (s *Session) open() error {
 	if err := s.track(); err != nil {
 		return err
 	}
-	if s.cpus != nil {
-		if err := s.cpus.attach(s.prog.FD()); err != nil {
+	for _, src := range s.sources {
+		if src.cpus == nil {
+			continue
+		}
+		if err := src.cpus.attach(src.prog.FD()); err != nil {
 			return diagnose(err, "attach the sampling program")
 		}
 	}
@@ -158,37 +152,6 @@ func (s *Session) open() error {
 		}
 	}
 	return nil
-}
-
-// openCPUs opens the event on all CPUs, or cpu-clock in place of cycles that need not be precise.
-func (s *Session) openCPUs(online []int) error {
-	var err error
-	event := s.event
-	if event.IsWall() {
-		event = cpuClock
-	}
-	for degree := 3; event.mostPrecise && degree > 0 && s.cpus == nil; degree-- {
-		if s.cpus, err = openCPUEvents(event.precise(degree), &s.cfg, online); err != nil && !isUnsupportedEvent(err) && !errors.Is(err, unix.EINVAL) {
-			return err
-		}
-	}
-	if s.cpus == nil {
-		s.cpus, err = openCPUEvents(event, &s.cfg, online)
-	}
-	if err != nil && s.event.Unit == UnitCycles && isUnsupportedEvent(err) && !event.isPrecise() {
-		s.event = event.byClock()
-		if s.cpus, err = openCPUEvents(s.event, &s.cfg, online); err != nil {
-			err = fmt.Errorf("in place of %s, which this machine does not count: %w", event.Name, err)
-		}
-	}
-	if err != nil && isUnsupportedEvent(err) {
-		err = &MissingError{
-			What:   "a counter of " + s.event.Name + " on this machine",
-			Remedy: "sample cpu-clock, or another event that 'perf list' shows; where it is virtual, have its host pass the PMU through",
-			Err:    err,
-		}
-	}
-	return err
 }
 
 // track enters the processes asked for, after the fork hook is in place.
@@ -214,15 +177,40 @@ func (s *Session) track() error {
 	return nil
 }
 
-// Event is what is sampled: the event asked for, or cpu-clock in place of
-// cycles.
-func (s *Session) Event() Event { return s.event }
+// hasOffCPU reports whether time off the CPU is sampled.
+func (s *Session) hasOffCPU() bool { return s.first().Event.hasOffCPU() }
 
-// Frequency is the sampling frequency in Hz, 0 when sampling by Period.
-func (s *Session) Frequency() int { return s.cfg.Frequency }
+// usesCPUs reports whether a timer or counter of CPUs is sampled.
+func (s *Session) usesCPUs() bool {
+	return slices.ContainsFunc(s.sources, func(src *source) bool { return src.cpus != nil })
+}
 
-// Period is the number of events per sample, 0 when sampling by Frequency.
-func (s *Session) Period() uint64 { return s.cfg.Period }
+// Samplings are what is sampled, by Sample.Event: the events asked for, or cpu-clock in
+// place of cycles, each with the frequency or the period that it has.
+func (s *Session) Samplings() []Sampling {
+	all := make([]Sampling, len(s.sources))
+	for i, src := range s.sources {
+		all[i] = src.Sampling
+	}
+	return all
+}
+
+// first is what is sampled of the first event.
+func (s *Session) first() (m Sampling) {
+	if len(s.sources) > 0 {
+		m = s.sources[0].Sampling
+	}
+	return m
+}
+
+// Event is the first of what is sampled.
+func (s *Session) Event() Event { return s.first().Event }
+
+// Frequency is the sampling frequency of Event in Hz, 0 when sampling by Period.
+func (s *Session) Frequency() int { return s.first().Frequency }
+
+// Period is the number of events per sample of Event, 0 when sampling by Frequency.
+func (s *Session) Period() uint64 { return s.first().Period }
 
 // Duration is how long it sampled, from Start to Stop; time off the CPU counts
 // within it. It is 0 before Stop.
@@ -263,17 +251,14 @@ func (s *Session) Start() error {
 		return nil
 	}
 	s.started, s.startedAt = true, monotonic()
-	if s.event.hasOffCPU() {
+	if s.hasOffCPU() {
 		if err := s.attachSwitches(); err != nil {
 			return err
 		}
 	}
-	if s.cpus != nil {
-		return s.cpus.enable()
-	}
-	for _, p := range s.points {
-		if err := unix.IoctlSetInt(p.fd, unix.PERF_EVENT_IOC_SET_BPF, s.programAt(p.place).FD()); err != nil {
-			return fmt.Errorf("attach to %s: %w", s.event.Name, err)
+	for _, src := range s.sources {
+		if err := src.start(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -296,9 +281,8 @@ func (s *Session) Stop() error {
 
 func (s *Session) stop() error {
 	var err error
-	if s.cpus != nil {
-		err = s.cpus.close()
-		s.cpus = nil
+	for _, src := range s.sources {
+		err = errors.Join(err, src.stopCPUs())
 	}
 	if s.started && s.stopped == 0 {
 		s.stopped = monotonic()
@@ -309,11 +293,12 @@ func (s *Session) stop() error {
 		}
 		s.switches = nil
 	}
-	if s.points != nil && s.rings != nil {
+	if s.rings != nil {
 		s.rings.endPoints() // to take a uprobe away takes a tenth of a second, and there may be many
 	}
-	err = errors.Join(err, s.points.Close())
-	s.points = nil
+	for _, src := range s.sources {
+		err = errors.Join(err, src.stopPoints())
+	}
 	return err
 }
 
@@ -360,12 +345,17 @@ func (s *Session) readRings(upTo uint64, fn func(*Sample) error) error {
 	})
 }
 
-// followCPUs brings the events in line with the CPUs that are online.
+// followCPUs brings the timers and counters in line with the CPUs that are online.
 func (s *Session) followCPUs() error {
-	if s.cpus == nil {
-		return nil
+	for _, src := range s.sources {
+		if src.cpus == nil {
+			continue
+		}
+		if err := src.cpus.update(src.prog.FD(), s.started); err != nil {
+			return err
+		}
 	}
-	return s.cpus.update(s.prog.FD(), s.started)
+	return nil
 }
 
 // Close ends the sampling and takes everything out of the kernel. Samples not

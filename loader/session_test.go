@@ -48,7 +48,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Errorf("second Start: %v", err)
 		}
 		readUntil(t, s, func(*Sample) bool { return true })
-		progID, mapID := programID(t, s.prog), mapID(t, s.maps.Rings)
+		progID, mapID := programID(t, s.sources[0].prog), mapID(t, s.maps.Rings)
 		for range 2 {
 			if err := s.Close(); err != nil {
 				t.Error(err)
@@ -163,7 +163,7 @@ func TestTooHighFrequency(t *testing.T) {
 	}
 	for _, cycles := range []Event{cpuClock, knownEvents[0]} {
 		if s, err := Open(Config{Event: cycles, Period: 1}); err == nil {
-			if s.event.IsTimer() {
+			if s.Event().IsTimer() {
 				t.Errorf("a timer that rings each ns is opened for %s", cycles.Name)
 			}
 			s.Close()
@@ -202,7 +202,7 @@ func TestVerifierWork(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		info, err := s.prog.Info()
+		info, err := s.sources[0].prog.Info()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -258,8 +258,7 @@ func PutProbe(e Event, pid int) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := Config{PIDs: []int{pid}}
-	points, err := openUprobes(e, &cfg, cpus[0])
+	points, err := openUprobes(e, []int{pid}, cpus[0])
 	if err != nil {
 		return nil, errors.Join(err, points.Close())
 	}
@@ -283,13 +282,8 @@ func (ps points) Close() error {
 	return err
 }
 
-// openUprobes opens a uprobe at all its places for the processes asked for. One that is
-// to be followed into their children is opened for all: the sampling program chooses.
-func openUprobes(e Event, cfg *Config, cpu int) (ps points, err error) {
-	pids := cfg.PIDs
-	if len(pids) == 0 || cfg.FollowChildren {
-		pids = []int{-1}
-	}
+// openUprobes opens a uprobe at all its places for some processes, or for all (-1).
+func openUprobes(e Event, pids []int, cpu int) (ps points, err error) {
 	for _, pid := range pids {
 		for i, p := range e.places {
 			fd, err := openUprobe(e, p, pid, cpu)

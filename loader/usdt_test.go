@@ -276,12 +276,13 @@ func TestProbeArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []Config{{Event: e, Weight: w}, {Event: e, Filter: f}, {Event: e, Weight: w, Filter: f}} {
-		if _, err := c.readings(); err == nil || !strings.Contains(err.Error(), "in 65 different places, more than 64") {
+	for _, m := range []Sampling{{Event: e, Weight: w}, {Event: e, Filter: f}, {Event: e, Weight: w, Filter: f}} {
+		c := source{Sampling: m}
+		if _, err := c.allReadings(); err == nil || !strings.Contains(err.Error(), "in 65 different places, more than 64") {
 			t.Errorf("arg3: %v", err)
 		}
 		c.Event.places = c.Event.places[:maxReadings]
-		if all, err := c.readings(); err != nil || len(all) != maxReadings {
+		if all, err := c.allReadings(); err != nil || len(all) != maxReadings {
 			t.Errorf("%d ways to read them, %v", len(all), err)
 		}
 	}

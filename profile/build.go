@@ -373,7 +373,7 @@ func (b *Builder) orderThreads(p *Profile, labels []uint32) []uint32 {
 	slices.SortFunc(order, func(x, y uint32) int {
 		tx, ty := &b.threads.all[x], &b.threads.all[y]
 		return cmp.Or(cmp.Compare(tx.PID, ty.PID), cmp.Compare(tx.TID, ty.TID),
-			slices.Compare(tx.Comm[:], ty.Comm[:]), cmp.Compare(labels[b.labelsOf(tx)], labels[b.labelsOf(ty)]))
+			slices.Compare(tx.Comm[:], ty.Comm[:]), cmp.Compare(tx.Event, ty.Event), cmp.Compare(labels[b.labelsOf(tx)], labels[b.labelsOf(ty)]))
 	})
 	renumbered := make([]uint32, len(order))
 	for i, old := range order {

@@ -8,6 +8,7 @@ type Thread struct {
 	PID, TID int32
 	Comm     [16]byte
 	Labels   uint32 // what Builder.Labels returned, or 0 for none
+	Event    uint8  // which of the recording's events it is about: see Meta.Also
 }
 
 // Comm returns name as a Thread holds it, cut to 15 bytes, as the kernel does: in

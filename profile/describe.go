@@ -23,6 +23,10 @@ func (p *Profile) describe() []string {
 		first += ", by " + m.Tool
 	}
 	lines := []string{first}
+	for i := range m.Also {
+		also := m.ofEvent(1 + i)
+		lines = append(lines, describedAlso+also.sampling())
+	}
 	if m.Kernel != "" {
 		lines = append(lines, "kernel "+m.Kernel)
 	}
@@ -43,12 +47,7 @@ func (m *Meta) how() string {
 	if m.Event == "" && m.FrequencyHz == 0 && m.Duration == 0 {
 		return ""
 	}
-	s := cmp.Or(m.Event, m.counted())
-	if m.FrequencyHz > 0 {
-		s += fmt.Sprintf(" at %d Hz", m.FrequencyHz)
-	} else if m.Period > 1 {
-		s += fmt.Sprintf(", one sample in %d", m.Period)
-	}
+	s := m.sampling()
 	if m.Duration > 0 {
 		s += " for " + durationText(m.Duration)
 	}
@@ -56,6 +55,17 @@ func (m *Meta) how() string {
 		s += " on 1 CPU"
 	} else if m.CPUs > 1 {
 		s += fmt.Sprintf(" on %d CPUs", m.CPUs)
+	}
+	return s
+}
+
+// sampling says by which event and how often was sampled.
+func (m *Meta) sampling() string {
+	s := cmp.Or(m.Event, m.counted())
+	if m.FrequencyHz > 0 {
+		s += fmt.Sprintf(" at %d Hz", m.FrequencyHz)
+	} else if m.Period > 1 {
+		s += fmt.Sprintf(", one sample in %d", m.Period)
 	}
 	return s
 }

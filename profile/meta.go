@@ -33,6 +33,10 @@ type Meta struct {
 	// of samples, which is right when samples stand for different amounts.
 	ByValue bool
 
+	// Also are further events of the recording, which Thread.Event numbers from 1 on; what is
+	// above is of the first. A Profile then holds the samples of all: see Profile.Events.
+	Also []Event `json:",omitempty"`
+
 	Start    time.Time     // of the recording
 	Clock    int64         // what Builder.SetTime's clock showed at Start
 	Duration time.Duration // of the recording

@@ -108,15 +108,19 @@ func (e *otlpEncoder) resource(p *Profile, resource []Label, container string, i
 	scope = appendText(scope, 1, name)
 	scope = appendText(scope, 2, version)
 	body = appendMessage(body, 1, scope)
-	body = appendMessage(body, 2, e.profile(p, isIn))
+	for i := range 1 + len(p.Meta.Also) {
+		m := p.Meta.ofEvent(i)
+		ofEvent := func(s *sample) bool { return int(p.threads[s.thread].Event) == i && isIn(s) }
+		body = appendMessage(body, 2, e.profile(p, &m, ofEvent))
+	}
 	return appendMessage(appendMessage(nil, 1, res), 2, body)
 }
 
-func (e *otlpEncoder) profile(p *Profile, isIn func(*sample) bool) []byte {
-	byValue := p.Meta.Value.Type != "" && (p.Meta.ByValue || p.Meta.Period == 0)
-	counted := ValueType{cmp.Or(p.Meta.Counted, "samples"), "count"}
+func (e *otlpEncoder) profile(p *Profile, m *Meta, isIn func(*sample) bool) []byte {
+	byValue := m.Value.Type != "" && (m.ByValue || m.Period == 0)
+	counted := ValueType{cmp.Or(m.Counted, "samples"), "count"}
 	if byValue {
-		counted = p.Meta.Value
+		counted = m.Value
 	}
 	out := appendMessage(nil, 1, e.valueType(counted))
 	var msg, values []byte
@@ -135,14 +139,14 @@ func (e *otlpEncoder) profile(p *Profile, isIn func(*sample) bool) []byte {
 		msg = appendMessage(msg, 4, values)
 		out = appendMessage(out, 2, msg)
 	}
-	if start := p.Meta.Start; !start.IsZero() {
+	if start := m.Start; !start.IsZero() {
 		out = append(out, 3<<3|wireFixed64)
 		out = binary.LittleEndian.AppendUint64(out, uint64(start.UnixNano()))
 	}
-	out = appendNumber(out, 4, int64(p.Meta.Duration))
-	if !byValue && p.Meta.Period != 0 {
-		out = appendMessage(out, 5, e.valueType(p.Meta.Value))
-		out = appendNumber(out, 6, p.Meta.Period)
+	out = appendNumber(out, 4, int64(m.Duration))
+	if !byValue && m.Period != 0 {
+		out = appendMessage(out, 5, e.valueType(m.Value))
+		out = appendNumber(out, 6, m.Period)
 	}
 	return out
 }

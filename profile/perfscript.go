@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -33,9 +34,10 @@ func (p *Profile) WritePerfScript(w io.Writer) error {
 	if p.Samples > maxPerfSamples {
 		return fmt.Errorf("%w: %d", ErrTooManySamples, p.Samples)
 	}
-	out := perfWriter{w: bufio.NewWriterSize(w, 1<<16), p: p, ends: map[[2]int32]int64{}, event: lineText(p.Meta.Event, perfEvents)}
-	if out.event == "" {
-		out.event = "samples"
+	out := perfWriter{w: bufio.NewWriterSize(w, 1<<16), p: p, ends: map[[2]int32]int64{}}
+	for i := range 1 + len(p.Meta.Also) {
+		m := p.Meta.ofEvent(i)
+		out.events = append(out.events, scriptEvent{cmp.Or(lineText(m.Event, perfEvents), "samples"), m.Value})
 	}
 	out.setFrames()
 	if len(p.times) == 0 {
@@ -63,10 +65,16 @@ const perfUntimed = "# times unknown: samples of a thread are laid end to end"
 type perfWriter struct {
 	w      *bufio.Writer
 	p      *Profile
-	event  string
-	frames []string // by location
+	events []scriptEvent // by Thread.Event
+	frames []string      // by location
 	stack  []uint32
 	ends   map[[2]int32]int64 // by PID and TID, of the samples laid end to end, ns
+}
+
+// scriptEvent is what lines tell of an event, and what its samples count.
+type scriptEvent struct {
+	name  string
+	value ValueType
 }
 
 // Names, and those of events, as lines can have them.
@@ -128,6 +136,7 @@ func (o *perfWriter) write(s *tally, time, n int64) error {
 			head += fmt.Sprintf("[%03s] ", l.Value)
 		}
 	}
+	event := &o.events[t.Event]
 	o.stack = o.p.stack(o.stack[:0], s.node)
 	id := [2]int32{t.PID, t.TID}
 	for i := range n {
@@ -139,7 +148,7 @@ func (o *perfWriter) write(s *tally, time, n int64) error {
 		at := time
 		if at < 0 {
 			at = o.ends[id]
-			if o.p.Meta.Value.Unit == "nanoseconds" {
+			if event.value.Unit == "nanoseconds" {
 				o.ends[id] += period
 			} else {
 				o.ends[id] += 1e6
@@ -147,10 +156,10 @@ func (o *perfWriter) write(s *tally, time, n int64) error {
 		}
 		o.w.WriteString(head)
 		fmt.Fprintf(o.w, "%d.%09d: ", at/1e9, at%1e9)
-		if o.p.Meta.Value.Type != "" {
+		if event.value.Type != "" {
 			fmt.Fprintf(o.w, "%10d ", period)
 		}
-		o.w.WriteString(o.event)
+		o.w.WriteString(event.name)
 		o.w.WriteString(":\n")
 		for _, id := range o.stack {
 			o.w.WriteString(o.frames[id])

@@ -89,27 +89,65 @@ func (p *Profile) encodePprof(w io.Writer) error {
 	for _, c := range p.describe() {
 		e.number(13, e.text(c))
 	}
-	if p.Meta.ByValue && p.squaresKnown {
+	if p.Meta.anyByValue() && p.squaresKnown {
 		e.message(squaresField, p.pprofSquares())
 	}
 	return e.close()
 }
 
-// encodeTypes writes what the values of a sample are: their number, and where
-// the profile has values, the part on and off the CPU (Meta.Wall) and the value.
+// encodeTypes writes what the values of a sample are: see pprofTypes.
 func (p *Profile) encodeTypes(e *pprofEncoder) {
+	types := p.pprofTypes()
+	for _, t := range types {
+		e.message(1, e.valueType(t))
+	}
+	usual := types[len(types)-1]
+	if len(p.Meta.Also) > 0 {
+		usual = types[1]
+	}
+	if p.Meta.Value.Type != "" {
+		e.message(11, e.valueType(usual))
+	}
+	e.number(14, e.text(usual.Type))
+}
+
+// pprofTypes are the values of a sample: their number, and where the profile has values, the
+// part on and off the CPU (Meta.Wall) and the value. Of several events each has its own
+// two, of which the samples of the others have nothing.
+func (p *Profile) pprofTypes() []ValueType {
+	if len(p.Meta.Also) > 0 {
+		return p.Meta.typesByEvent()
+	}
 	types := []ValueType{{"samples", "count"}}
 	if v := p.Meta.Value; v.Type != "" {
 		if p.Meta.Wall {
 			types = append(types, ValueType{"cpu", v.Unit}, ValueType{"off-cpu", v.Unit})
 		}
 		types = append(types, v)
-		e.message(11, e.valueType(v))
 	}
-	for _, t := range types {
-		e.message(1, e.valueType(t))
+	return types
+}
+
+// appendValues appends the values of a sample, packed.
+func (p *Profile) appendValues(b []byte, s *sample) []byte {
+	t := &p.threads[s.thread]
+	if also := len(p.Meta.Also); also > 0 {
+		b = append(b, make([]byte, 2*int(t.Event))...)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.count)), uint64(s.value))
+		return append(b, make([]byte, 2*(also-int(t.Event)))...)
 	}
-	e.number(14, e.text(types[len(types)-1].Type))
+	b = binary.AppendUvarint(b, uint64(s.count))
+	if p.Meta.Value.Type == "" {
+		return b
+	}
+	if p.Meta.Wall {
+		onCPU, offCPU := s.value, int64(0)
+		if !slices.Contains(p.labels[t.Labels], Label{"state", "running"}) {
+			onCPU, offCPU = offCPU, onCPU
+		}
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(onCPU)), uint64(offCPU))
+	}
+	return binary.AppendUvarint(b, uint64(s.value))
 }
 
 func (e *pprofEncoder) valueType(t ValueType) []byte {
@@ -131,18 +169,7 @@ func (p *Profile) encodeSamples(e *pprofEncoder) {
 		if labels[s.thread] == nil {
 			labels[s.thread] = p.encodeLabels(e, &p.threads[s.thread])
 		}
-		values = binary.AppendUvarint(values[:0], uint64(s.count))
-		if p.Meta.Value.Type != "" {
-			if p.Meta.Wall {
-				onCPU, offCPU := s.value, int64(0)
-				if !slices.Contains(p.labels[p.threads[s.thread].Labels], Label{"state", "running"}) {
-					onCPU, offCPU = offCPU, onCPU
-				}
-				values = binary.AppendUvarint(values, uint64(onCPU))
-				values = binary.AppendUvarint(values, uint64(offCPU))
-			}
-			values = binary.AppendUvarint(values, uint64(s.value))
-		}
+		values = p.appendValues(values[:0], &s)
 		msg = msg[:0]
 		if len(stack) > 0 {
 			msg = appendMessage(msg, 1, stack)

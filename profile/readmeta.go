@@ -9,8 +9,12 @@ import (
 var (
 	describedFirst   = pattern(`^(.*): (\S+?)(?: at (\d+) Hz|, one sample in (\d+))?(?: for [\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?)?(?: on (\d+) CPUs?)?, by (swbpf .*)$`)
 	describedSamples = pattern(`^\d+ samples, .* with complete stacks$`)
+	describedEvent   = pattern(`^(\S+?)(?: at (\d+) Hz|, one sample in (\d+))?$`)
 	describedTally   = pattern(`^(\S+) (\d+)$`)
 )
+
+// describedAlso begins the line about a further event.
+const describedAlso = "also "
 
 // parseDescription takes facts from the comments of a profile that swbpf
 // wrote, the reverse of describe, and reports whether it is one.
@@ -28,6 +32,13 @@ func parseDescription(m *Meta, comments []string) bool {
 	for _, text := range comments[1:] {
 		if rest, ok := strings.CutPrefix(text, "kernel "); ok {
 			m.Kernel = rest
+		} else if rest, ok := strings.CutPrefix(text, describedAlso); ok {
+			if f := describedEvent().FindStringSubmatch(rest); f != nil {
+				also := Event{Name: f[1]}
+				also.FrequencyHz, _ = strconv.Atoi(f[2])
+				also.Period, _ = strconv.ParseInt(f[3], 10, 64)
+				m.Also = append(m.Also, also)
+			}
 		} else if rest, ok := strings.CutPrefix(text, "lost: "); ok {
 			for part := range strings.SplitSeq(rest, ", ") {
 				if t := describedTally().FindStringSubmatch(part); t != nil {

@@ -73,6 +73,10 @@ func chooseColumns(src *pprof.Profile, wanted string) (pprofColumns, error) {
 		c.value = i
 	}
 	name, unit := names[c.value], src.SampleType[c.value].Unit
+	if value, ok := strings.CutSuffix(name, samplesSuffix); ok && slices.Contains(names, value) {
+		c.count = c.value
+		return c, nil
+	}
 	if counted, ok := countTypes[name]; ok || unit == "count" && len(names) == 1 {
 		c.count, c.counted = c.value, counted
 		if !ok {
@@ -82,6 +86,8 @@ func chooseColumns(src *pprof.Profile, wanted string) (pprofColumns, error) {
 	}
 	if i := slices.Index(names, countOf[name]); i >= 0 && names[i] != "" {
 		c.count, c.counted = i, countTypes[names[i]]
+	} else if i := slices.Index(names, name+samplesSuffix); i >= 0 {
+		c.count = i
 	} else if i := slices.IndexFunc(names, func(n string) bool { return n == "samples" || n == "sample" }); i >= 0 {
 		c.count = i
 	} else if i := slices.Index(names, strings.TrimSuffix(name, "_event")+"_sample"); i >= 0 {
@@ -97,10 +103,12 @@ func fromPprof(src *pprof.Profile, equal []float64, o ReadOptions) (*Profile, er
 	if err != nil {
 		return nil, err
 	}
+	meta := pprofMeta(src, o)
+	isFirst := meta.chooseEvent(len(src.SampleType), &c, src.SampleType[c.value].Unit)
 	a := newAssembler()
 	locs := pprofPlaces(a, src)
 	var stack []Loc
-	negative, single := 0, true
+	negative, single, period := 0, true, meta.Period
 	for i, s := range src.Sample {
 		value, count := s.Value[c.value], int64(1)
 		if c.count >= 0 {
@@ -132,16 +140,15 @@ func fromPprof(src *pprof.Profile, equal []float64, o ReadOptions) (*Profile, er
 		if err := a.addSquares(thread, stack, truncated, count, value, squares); err != nil {
 			return nil, fmt.Errorf("sample %d: %w", i, err)
 		}
-		single = single && c.count >= 0 && src.Period > 0 && count <= math.MaxInt64/src.Period && value == count*src.Period
+		single = single && c.count >= 0 && period > 0 && count <= math.MaxInt64/period && value == count*period
 	}
-	meta := pprofMeta(src, o)
 	meta.Counted = c.counted
 	meta.Value = ValueType{src.SampleType[c.value].Type, src.SampleType[c.value].Unit}
 	meta.ByValue = c.value != c.count && !single
 	if c.value == c.count {
 		meta.Value = ValueType{}
 		// A period says what a sample stands for also where only samples count.
-		if t := src.PeriodType; t != nil && src.Period > 0 && c.counted == "" {
+		if t := src.PeriodType; t != nil && src.Period > 0 && c.counted == "" && isFirst {
 			meta.Value = ValueType{t.Type, t.Unit}
 		}
 	}

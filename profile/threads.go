@@ -45,7 +45,7 @@ func (tt *threadTable) grow() {
 }
 
 func (t *Thread) hash() uint32 {
-	ids := mix(uint64(uint32(t.PID))<<32|uint64(uint32(t.TID)), uint64(t.Labels))
+	ids := mix(uint64(uint32(t.PID))<<32|uint64(uint32(t.TID)), uint64(t.Labels)|uint64(t.Event)<<32)
 	name := mix(binary.LittleEndian.Uint64(t.Comm[:8]), binary.LittleEndian.Uint64(t.Comm[8:]))
 	return uint32(mix(ids, name))
 }

@@ -48,7 +48,7 @@ func TestZeroValues(t *testing.T) {
 	testenv.KnowsNothing(t, zero[Meta], nil)
 	testenv.KnowsNothing(t, zero[Thread], nil)
 	_, _ = Kind(0).String(), Kind(99).String()
-	written := []string{"WriteFirefox", "WriteFolded", "WriteHTML", "WriteHTMLWithin", "WriteOTLP", "Pprof", "WritePerfScript", "WritePprof", "WriteSVG", "WriteSpeedscope"}
+	written := []string{"Events", "WriteFirefox", "WriteFolded", "WriteHTML", "WriteHTMLWithin", "WriteOTLP", "Pprof", "WritePerfScript", "WritePprof", "WriteSVG", "WriteSpeedscope"}
 	testenv.KnowsNothing(t, zero[Profile], written, io.Discard)
 	testenv.KnowsNothing(t, func() *Profile { return NewBuilder().Finish(Meta{}, nil) }, written, io.Discard)
 	testenv.KnowsNothing(t, zero[Diff], []string{"WriteHTML", "WriteSVG"}, io.Discard)

@@ -8,9 +8,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -24,16 +28,17 @@ type format struct {
 	write      func(*profile.Profile, io.Writer) error
 	open       string // the command that shows such a file, %s its path
 	timed      bool   // it has the time of each sample, where that is known
+	several    bool   // a file can have several events
 }
 
 var formats = []format{
-	{"pprof", []string{".pb.gz", ".pprof", ".prof", ".pgo"}, (*profile.Profile).WritePprof, "go tool pprof %s", false},
-	{"folded", []string{".folded", ".collapsed"}, (*profile.Profile).WriteFolded, "less %s", false},
-	{"html", []string{".html", ".htm"}, (*profile.Profile).WriteHTML, "xdg-open %s", false},
-	{"svg", []string{".svg"}, (*profile.Profile).WriteSVG, "xdg-open %s", false},
-	{"speedscope", []string{".speedscope.json"}, (*profile.Profile).WriteSpeedscope, "speedscope %s", false},
-	{"firefox", []string{".firefox.json"}, (*profile.Profile).WriteFirefox, "xdg-open https://profiler.firefox.com, and load %s there", true},
-	{"perf", []string{".perf.txt", ".perf"}, (*profile.Profile).WritePerfScript, "less %s", true},
+	{"pprof", []string{".pb.gz", ".pprof", ".prof", ".pgo"}, (*profile.Profile).WritePprof, "go tool pprof %s", false, true},
+	{"folded", []string{".folded", ".collapsed"}, (*profile.Profile).WriteFolded, "less %s", false, false},
+	{"html", []string{".html", ".htm"}, (*profile.Profile).WriteHTML, "xdg-open %s", false, false},
+	{"svg", []string{".svg"}, (*profile.Profile).WriteSVG, "xdg-open %s", false, false},
+	{"speedscope", []string{".speedscope.json"}, (*profile.Profile).WriteSpeedscope, "speedscope %s", false, false},
+	{"firefox", []string{".firefox.json"}, (*profile.Profile).WriteFirefox, "xdg-open https://profiler.firefox.com, and load %s there", true, false},
+	{"perf", []string{".perf.txt", ".perf"}, (*profile.Profile).WritePerfScript, "less %s", true, true},
 }
 
 // formatHelp lists the formats, for the help of verbs that write them.
@@ -106,6 +111,7 @@ type output struct {
 	stdout     *os.File   // that, as it is when the program starts
 	server     *server    // nil for files
 	queue      *sendQueue // of what is sent to the server, nil to send it at once
+	event      *outEvent  // which it is of, of several; nil for all
 }
 
 // toStdout reports whether the output is no file but standard output.
@@ -116,6 +122,10 @@ func (o *output) see(w io.Writer) {
 	switch {
 	case o.server != nil:
 		fmt.Fprintf(w, "sent to %s\n", o.server)
+	case o.toStdout() && o.event != nil:
+		fmt.Fprintf(w, "standard output has %s; pprof's format has all events\n", o.event.names[0])
+	case o.event != nil && o.event.number > 0:
+		fmt.Fprintf(w, "wrote %s, of %s\n", o.path, o.event.names[o.event.number])
 	case !o.toStdout():
 		fmt.Fprintf(w, "wrote %s; see it with: %s\n", o.path, fmt.Sprintf(o.format.open, shellQuote(o.path)))
 	}
@@ -235,8 +245,90 @@ func writeError(name string, err error) error {
 	return err
 }
 
+// outEvent says which event an output is of, by its number, and which others are beside it.
+type outEvent struct {
+	number int
+	names  []string // of all events
+	paths  []string // of their files; none where there is the first event alone
+}
+
+// pathsByEvent are the names of files for each of several events, where a format has room for one: that
+// of the first is as it was given.
+func pathsByEvent(path string, events []string) []string {
+	bare, ext := splitExtension(path)
+	paths := []string{path}
+	for _, event := range events[1:] {
+		name := strings.Trim(notInNames().ReplaceAllString(event, "-"), "-.")
+		own := bare + "." + name + ext
+		for n := 2; slices.Contains(paths, own); n++ {
+			own = fmt.Sprintf("%s.%s-%d%s", bare, name, n, ext)
+		}
+		paths = append(paths, own)
+	}
+	return paths
+}
+
+// notInNames matches what names of files had better not have.
+var notInNames = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[^A-Za-z0-9._]+`) })
+
+// byEvent replaces paths whose formats have room for one event by one for each, of
+// several, and tells by path which one that is. A format that is wrong is told of elsewhere.
+func byEvent(paths []string, formatName string, events []string) (all []string, of map[string]outEvent) {
+	if len(events) < 2 {
+		return paths, nil
+	}
+	of = map[string]outEvent{}
+	for _, path := range paths {
+		f, _, err := formatOf(path, formatName)
+		if err != nil || f.several {
+			all = append(all, path)
+			continue
+		}
+		if path == stdoutPath || isURL(path) {
+			of[path] = outEvent{names: events}
+			all = append(all, path)
+			continue
+		}
+		own := pathsByEvent(path, events)
+		for i, p := range own {
+			of[p] = outEvent{i, events, own}
+		}
+		all = append(all, own...)
+	}
+	return all, of
+}
+
+// tellEvents tells outputs which event they are of. paths are theirs, as they were when byEvent
+// told that; named makes of those the paths that they have.
+func tellEvents(outs []*output, paths []string, of map[string]outEvent, named func(path string) string) {
+	for i, o := range outs {
+		e, ok := of[paths[i]]
+		if !ok {
+			continue
+		}
+		own := e.paths
+		e.paths = nil
+		for _, path := range own {
+			e.paths = append(e.paths, named(path))
+		}
+		o.event = &e
+	}
+}
+
+// links lead from the page of an event to those of the others.
+func (e *outEvent) links() *profile.Links {
+	links := &profile.Links{}
+	for i, path := range e.paths {
+		links.Types = append(links.Types, profile.Link{Text: e.names[i], Address: url.PathEscape(filepath.Base(path)), Here: i == e.number})
+	}
+	return links
+}
+
 // save writes the profile and gives the file its name, or sends it.
 func (o *output) save(p *profile.Profile) error {
+	if o.event != nil {
+		p = p.Events()[o.event.number]
+	}
 	if o.server != nil {
 		body, err := o.server.encode(p)
 		switch {
@@ -253,7 +345,12 @@ func (o *output) save(p *profile.Profile) error {
 		}
 		return err
 	}
-	return o.saveAs(func(w io.Writer) error { return o.format.write(p, w) })
+	return o.saveAs(func(w io.Writer) error {
+		if o.event != nil && o.format.name == "html" {
+			return p.WriteHTMLWithin(w, o.event.links())
+		}
+		return o.format.write(p, w)
+	})
 }
 
 // saveAs is save for what write writes.

@@ -47,9 +47,12 @@ const enoughBytes = 2 << 20
 
 // newPace makes the pace of a recording.
 func (r *recorder) newPace() *pace {
-	hz := r.session.Frequency()
-	if hz == 0 || r.session.Event().IsWall() {
-		return &pace{wait: minPoll, least: minPoll, isFixed: true}
+	hz := 0
+	for _, m := range r.session.Samplings() {
+		if m.Frequency == 0 || m.Event.IsWall() {
+			return &pace{wait: minPoll, least: minPoll, isFixed: true}
+		}
+		hz += m.Frequency
 	}
 	return paceOf(hz, max(1, loader.CPUs()), r.session.RingBytes(), cmp.Or(int(r.opt.stackBytes), loader.DefaultStackBytes))
 }

@@ -30,6 +30,7 @@ type parts struct {
 	due     time.Time // when the part under way is over
 	keep    int       // the files of an output that are kept; 0: all
 	paths   []string
+	events  map[string]outEvent // by path, where a recording is of several events
 	format  string
 	written int      // parts
 	failed  int      // parts that could not be written, or not all files of which
@@ -110,6 +111,7 @@ func (p *parts) check() (timed bool, err error) {
 func (p *parts) save(prof *profile.Profile) (saved []*output) {
 	named := p.nameTime(prof.Meta.Start)
 	outs, err := openOutputs(p.pathsOf(named), p.format)
+	tellEvents(outs, p.paths, p.events, func(path string) string { return partPath(path, named) })
 	for _, o := range outs {
 		o.queue = p.queueOf(o)
 	}

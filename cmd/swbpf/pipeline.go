@@ -118,8 +118,8 @@ func newPipeline(names symbols.Options) *pipeline {
 		group:   steppers.ForSampling(unwind.NewTablesWithBudget(tableBudget)),
 		builder: b, sink: b, modules: newModules(b, names), labels: newLabeller(b),
 		stats: recordStats{
-			figures{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}},
-			detail{OffCPUNSByState: map[string]uint64{}},
+			figures: figures{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}},
+			detail:  detail{OffCPUNSByState: map[string]uint64{}},
 		},
 		sampled: new(pidSet),
 		goPIDs:  map[int32]loader.GoOffsets{}, forgetGo: maxEnded,
@@ -173,7 +173,7 @@ func (p *pipeline) add(s *loader.Sample) {
 		p.addStack(s)
 	}
 	p.builder.SetTime(int64(s.Time))
-	thread := profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm, Labels: p.labels.of(s)}
+	thread := profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm, Labels: p.labels.of(s), Event: uint8(s.Event)}
 	if thread.Comm[0] == 0 {
 		thread.Comm = p.programOf(s)
 	}
@@ -200,6 +200,7 @@ func (p *pipeline) begin() {
 // addStack makes p.stack the stack of a sample.
 func (p *pipeline) addStack(s *loader.Sample) {
 	p.stats.Samples++
+	p.stats.samplesOf[s.Event%loader.MaxEvents]++
 	p.sampled.add(s.PID)
 	p.begin()
 	switch s.User {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/swbpf/swbpf/internal/endsignals"
 	"github.com/swbpf/swbpf/loader"
@@ -18,18 +19,14 @@ import (
 
 // recordOptions are the flags of record, checked.
 type recordOptions struct {
-	all         bool
-	pids        pidsValue
-	cgroups     []string
-	command     []string
-	event       string
-	weight      string
-	filter      string
+	all     bool
+	pids    pidsValue
+	cgroups []string
+	command []string
+	eventsOptions
 	offCPU      bool
 	wall        bool
 	minOffCPU   durationValue
-	frequency   hertzValue // 0 when not given
-	period      countValue // 0 when not given
 	labels      labelsValue
 	sampleCPU   bool
 	duration    durationValue
@@ -74,6 +71,12 @@ the CPU too, so that all times of a thread add up to the time that passed.
 Threads that wait since before the recording, or still do at its end, count for
 as long as it lasted.
 
+Several -e, or one with commas as perf has them, are recorded together. -F, -c,
+--weight and --filter are for the -e before them, and -F and -c before the first
+for all; with one -e their order does not matter. A file of pprof or perf has
+all events, and so has what a server is sent; of other formats there is a file
+for each event, x.html and x.page-faults.html.
+
 --every writes a profile each time so long, and begins anew: memory does not
 grow with time. The files are named after the time at which a part began, in
 UTC: cpu-20260203T040506Z.pb.gz for -o cpu.pb.gz. One that cannot be written is
@@ -105,6 +108,7 @@ do not allow recording.`,
   swbpf record --every 10s -o http://collector:4318       ... sent to a server
   swbpf record -e page-faults -p 4711 -d 10               who touches new memory
   swbpf record -e cache-misses:u -p 4711 -d 10            who misses the caches, outside the kernel
+  swbpf record -e cpu-clock -F 499 -e page-faults -- CMD  two events at a time
   swbpf record --off-cpu -p 4711 -d 10 -o off.html        where a process waits, and how long
   swbpf record --wall --label build=42 -- ./request.sh    where a request's time goes
   swbpf record -e sched:sched_switch -c 100 -d 2          every 100th switch on a CPU
@@ -129,11 +133,11 @@ do not allow recording.`,
 	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p and CMD)")
 	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included")
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "record what runs in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
-	f.VarP(&o.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
-	f.VarP(&o.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
-	f.VarP((*eventValue)(&o.event), "event", "e", "`event` by perf's name, with its modifiers u, k, p and P; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION, kretprobe:FUNCTION (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
-	f.StringVar(&o.weight, "weight", "", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe or kprobe, what the uretprobe or kretprobe returns (ret), an argument (arg1, arg2 and so on) of the usdt probe; with :bytes, :nanoseconds or another unit where the name does not tell")
-	f.StringVar(&o.filter, "filter", "", "only events of -e of which this `condition` holds, of what --weight can name: 'ret == -ENOENT', 'arg1 >= 4096 && arg2 & 1'")
+	f.VarP(eventFlag{&o.eventsOptions, func(e *eventOptions) pflag.Value { return &e.frequency }}, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
+	f.VarP(eventFlag{&o.eventsOptions, func(e *eventOptions) pflag.Value { return &e.period }}, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
+	f.VarP(eventValue{&o.eventsOptions}, "event", "e", "`event` by perf's name, with its modifiers u, k, p and P; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION, kretprobe:FUNCTION; may be repeated (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
+	f.Var(eventFlag{&o.eventsOptions, func(e *eventOptions) pflag.Value { return (*textValue)(&e.weight) }}, "weight", "count events of -e by a `field` of the tracepoint, an argument (arg1 to arg6) of the uprobe or kprobe, what the uretprobe or kretprobe returns (ret), an argument (arg1, arg2 and so on) of the usdt probe; with :bytes, :nanoseconds or another unit where the name does not tell")
+	f.Var(eventFlag{&o.eventsOptions, func(e *eventOptions) pflag.Value { return (*textValue)(&e.filter) }}, "filter", "only events of -e of which this `condition` holds, of what --weight can name: 'ret == -ENOENT', 'arg1 >= 4096 && arg2 & 1'")
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
 	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")
 	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs); --wall adds them to the thread's next one")
@@ -154,10 +158,18 @@ do not allow recording.`,
 
 // notes says what the options have left out, which is not seen in a profile.
 func (o *recordOptions) notes() []string {
-	if o.filter == "" {
-		return nil
+	var notes []string
+	for _, e := range o.allEvents() {
+		if e.filter == "" {
+			continue
+		}
+		which := ""
+		if len(o.also) > 0 {
+			which = e.event + ": "
+		}
+		notes = append(notes, which+"only events of which "+strings.TrimSpace(e.filter))
 	}
-	return []string{"only events of which " + strings.TrimSpace(o.filter)}
+	return notes
 }
 
 // check completes the options; dash is the index of "--" among the arguments.
@@ -176,6 +188,9 @@ func (o *recordOptions) check(dash int) error {
 	}
 	if given > 1 {
 		return errors.New("-a, -p, --cgroup and a command exclude each other")
+	}
+	if err := o.settle(); err != nil {
+		return err
 	}
 	switch {
 	case o.offCPU && o.wall:
@@ -239,11 +254,13 @@ func record(o *recordOptions) error {
 	var outs []*output
 	var ps *parts
 	var err error
+	paths, events := byEvent(o.outputs, o.format, o.eventNames())
 	if o.every > 0 {
-		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: o.outputs, format: o.format, own: map[string][]string{}, queues: map[string]*sendQueue{}}
+		ps = &parts{every: time.Duration(o.every), keep: int(o.keepParts), paths: paths, events: events, format: o.format, own: map[string][]string{}, queues: map[string]*sendQueue{}}
 		o.times, err = ps.check()
 	} else {
-		if outs, err = openOutputs(o.outputs, o.format); err == nil {
+		if outs, err = openOutputs(paths, o.format); err == nil {
+			tellEvents(outs, paths, events, func(path string) string { return path })
 			err = checkServers(outs, false)
 		}
 		o.times = anyTimed(outs)

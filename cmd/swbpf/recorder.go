@@ -26,7 +26,6 @@ type recorder struct {
 	session  *loader.Session
 	sideband *loader.Sideband
 	command  *loader.Command // nil without a command
-	weight   loader.Weight
 	images   *procstate.Images
 	*pipeline
 
@@ -35,10 +34,10 @@ type recorder struct {
 	watched chan struct{}      // closed when it has
 	abort   func()             // tidies up when a second signal ends the program at once
 	began   time.Time
-	cpu     float64 // ownCPU when it began
-	part    part    // of the recording, that is in the profile under way
-	parts   *parts  // nil where there is one
-	value   int64   // of the samples in all profiles, in the unit that these have
+	cpu     float64          // ownCPU when it began
+	part    part             // of the recording, that is in the profile under way
+	parts   *parts           // nil where there is one
+	value   map[string]int64 // by event, of the samples in all profiles, in the unit that these have
 
 	precedence *precedence // of the thread that reads the rings; nil without
 
@@ -80,7 +79,7 @@ const (
 // is the one that will read the rings: where they fill fast it has precedence from
 // before the first sample on.
 func startRecorder(o *recordOptions, signals chan os.Signal, reads bool) (*recorder, error) {
-	r := &recorder{opt: o, signals: signals, abort: func() {}}
+	r := &recorder{opt: o, signals: signals, abort: func() {}, value: map[string]int64{}}
 	if err := r.start(reads); err != nil {
 		r.close()
 		return nil, err
@@ -103,23 +102,24 @@ func (r *recorder) start(reads bool) error {
 			return err
 		}
 	}
-	event, err := loader.ParseEventOf(o.event, pids)
+	first, err := o.sampling(pids)
 	if err != nil {
 		return err
 	}
-	weight, err := loader.ParseWeight(event, o.weight)
-	if err != nil {
-		return err
-	}
-	filter, err := loader.ParseFilter(event, o.filter)
-	if err != nil {
-		return err
-	}
+	event := first.Event
 	cfg := loader.Config{
-		Event: event, Weight: weight, Filter: filter, Frequency: int(o.frequency), Period: uint64(o.period), StackBytes: int(o.stackBytes),
+		Event: event, Weight: first.Weight, Filter: first.Filter, Frequency: first.Frequency, Period: first.Period, StackBytes: int(o.stackBytes),
 		Kernel: !o.noKernel, PIDs: o.pids, Cgroups: inCgroups, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
-	cfg.Changes = o.frequency >= changesFrom || o.frequency == 0 && (o.period > 0 || !event.HasDefaultFrequency())
+	cfg.Changes = o.sendsChanges(event)
+	for i := range o.also {
+		m, err := o.also[i].sampling(pids)
+		if err != nil {
+			return err
+		}
+		cfg.Also = append(cfg.Also, m)
+		cfg.Changes = cfg.Changes || o.also[i].sendsChanges(m.Event)
+	}
 	if event.IsOffCPU() || event.IsWall() {
 		cfg.RingBytes = switchRing
 	}
@@ -138,7 +138,6 @@ func (r *recorder) start(reads bool) error {
 		r.session, err = loader.Open(cfg)
 		opened <- err
 	}()
-	r.weight = weight
 	r.pipeline = newPipeline(o.names)
 	r.labels.fixed, r.labels.withCPU = o.labels, o.sampleCPU
 	r.labels.withState = event.IsOffCPU() || event.IsWall()
@@ -378,7 +377,10 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.RecordingCPUSeconds = ownCPU() - r.cpu - s.NamingCPUSeconds
 	s.DurationSeconds = r.session.Duration().Seconds()
 	s.Event, s.FrequencyHz = r.session.Event().Name, r.session.Frequency()
-	s.Weight = r.weight.Name
+	if len(r.opt.also) > 0 {
+		s.countEvents(r.session.Samplings())
+	}
+	s.Weight = r.session.Samplings()[0].Weight.Name
 	s.Lost, s.LostByReason = st.Lost(), st.LostByReason()
 	s.BytesCopied, s.BytesSent = st.StackBytes, st.RingBytes
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
@@ -411,7 +413,9 @@ func (r *recorder) finish() (*profile.Profile, error) {
 func (r *recorder) build(meta profile.Meta) *profile.Profile {
 	before := ownCPU()
 	prof := r.builder.Finish(meta, r.modules)
-	r.value += prof.Value
+	for _, p := range prof.Events() {
+		r.value[p.Meta.Event] += p.Value
+	}
 	r.modules.noteErrors()
 	prof.Meta.Notes = slices.Concat(r.opt.notes(), r.modules.notes, r.modules.codes.Lacks(), r.labels.notes())
 	r.stats.NamingCPUSeconds += ownCPU() - before

@@ -20,7 +20,7 @@ import (
 )
 
 // otlpFormat is that of what is sent to a server, unless another is asked for.
-var otlpFormat = format{name: "otlp", write: func(p *profile.Profile, w io.Writer) error {
+var otlpFormat = format{name: "otlp", several: true, write: func(p *profile.Profile, w io.Writer) error {
 	return p.WriteOTLP(w, resourceOf(os.Getenv))
 }}
 

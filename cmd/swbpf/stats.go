@@ -14,6 +14,7 @@ import (
 type recordStats struct {
 	figures
 	detail
+	samplesOf [loader.MaxEvents]uint64 // by event
 }
 
 // figures are what --stats writes.
@@ -40,7 +41,22 @@ type figures struct {
 	MaxRSSBytes       int64             `json:"max_rss_bytes"`
 	Processes         int               `json:"processes"`                   // with at least one sample
 	Modules           int               `json:"modules"`                     // files with at least one frame; of --every, in the part that has most
+	Events            []eventFigures    `json:"events,omitempty"`            // where there are several, each
 	RealTimeRefused   string            `json:"real_time_refused,omitempty"` // why the recorder had to wait for its turn on busy CPUs, where its rate forbids that
+}
+
+// eventFigures are what --stats writes of each of several events.
+type eventFigures struct {
+	Event       string `json:"event"`
+	FrequencyHz int    `json:"frequency_hz"`
+	Samples     uint64 `json:"samples"`
+}
+
+// countEvents fills in the figures of each event.
+func (s *recordStats) countEvents(samplings []loader.Sampling) {
+	for i, m := range samplings {
+		s.Events = append(s.Events, eventFigures{m.Event.Name, m.Frequency, s.samplesOf[i]})
+	}
 }
 
 // detail is what --stats writes with --stats-detail besides.

@@ -21,38 +21,21 @@ import (
 func (r *recorder) meta() profile.Meta {
 	event := r.session.Event()
 	m := profile.Meta{
-		Tool:        "swbpf " + version(),
-		Target:      r.opt.target(),
-		Event:       event.Name,
-		FrequencyHz: r.session.Frequency(),
-		Start:       r.part.began,
-		Clock:       int64(r.part.clock),
-		Duration:    r.partDuration(),
-		CPUs:        loader.CPUs(),
-		Kernel:      kernelRelease(),
-		Help:        maps.Clone(loader.LostHelp),
+		Tool:     "swbpf " + version(),
+		Target:   r.opt.target(),
+		Start:    r.part.began,
+		Clock:    int64(r.part.clock),
+		Duration: r.partDuration(),
+		CPUs:     loader.CPUs(),
+		Kernel:   kernelRelease(),
+		Help:     maps.Clone(loader.LostHelp),
 	}
-	switch {
-	case event.IsOffCPU():
-		m.Value = profile.ValueType{Type: "off-cpu", Unit: "nanoseconds"}
-		m.ByValue = true
-	case event.IsWall():
-		m.Value = profile.ValueType{Type: "wall", Unit: "nanoseconds"}
-		m.ByValue, m.Wall = true, true
-	case r.weight.Name != "":
-		m.Value = profile.ValueType{Type: r.weight.Name, Unit: r.weight.Unit}
-		m.ByValue = true
-	case event.Unit == loader.UnitNanoseconds:
-		m.Value = profile.ValueType{Type: "cpu", Unit: "nanoseconds"}
-		m.Period = int64(r.session.Period())
-		if hz := r.session.Frequency(); hz > 0 {
-			m.Period = int64(time.Second) / int64(hz)
-		}
-	case event.Unit == loader.UnitCycles:
-		m.Value = profile.ValueType{Type: "cycles", Unit: "count"}
-	default:
-		m.Value = profile.ValueType{Type: event.Name, Unit: "count"}
-		m.Period = int64(r.session.Period())
+	samplings := r.session.Samplings()
+	first := describeEvent(&samplings[0])
+	m.Event, m.FrequencyHz, m.Value, m.Period, m.ByValue = first.Name, first.FrequencyHz, first.Value, first.Period, first.ByValue
+	m.Wall = event.IsWall()
+	for i := range samplings[1:] {
+		m.Also = append(m.Also, describeEvent(&samplings[1+i]))
 	}
 	for reason, n := range r.stats.LostByReason {
 		if n -= r.part.lost[reason]; n > 0 {
@@ -63,6 +46,34 @@ func (r *recorder) meta() profile.Meta {
 		m.Help[reason.String()] = reason.Help()
 	}
 	return m
+}
+
+// describeEvent says how an event was sampled, and what the samples count.
+func describeEvent(s *loader.Sampling) profile.Event {
+	e := profile.Event{Name: s.Event.Name, FrequencyHz: s.Frequency}
+	switch {
+	case s.Event.IsOffCPU():
+		e.Value = profile.ValueType{Type: "off-cpu", Unit: "nanoseconds"}
+		e.ByValue = true
+	case s.Event.IsWall():
+		e.Value = profile.ValueType{Type: "wall", Unit: "nanoseconds"}
+		e.ByValue = true
+	case s.Weight.Name != "":
+		e.Value = profile.ValueType{Type: s.Weight.Name, Unit: s.Weight.Unit}
+		e.ByValue = true
+	case s.Event.Unit == loader.UnitNanoseconds:
+		e.Value = profile.ValueType{Type: "cpu", Unit: "nanoseconds"}
+		e.Period = int64(s.Period)
+		if s.Frequency > 0 {
+			e.Period = int64(time.Second) / int64(s.Frequency)
+		}
+	case s.Event.Unit == loader.UnitCycles:
+		e.Value = profile.ValueType{Type: "cycles", Unit: "count"}
+	default:
+		e.Value = profile.ValueType{Type: s.Event.Name, Unit: "count"}
+		e.Period = int64(s.Period)
+	}
+	return e
 }
 
 func kernelRelease() string {
@@ -76,16 +87,27 @@ func kernelRelease() string {
 // printSummary says at the end what was recorded and how to see it.
 func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) {
 	s := &r.stats
-	rate := ""
-	if s.FrequencyHz > 0 {
-		rate = fmt.Sprintf(" at %d Hz", s.FrequencyHz)
+	samplings := r.session.Samplings()
+	took := fmt.Sprintf("in %.1f s, %s", s.DurationSeconds, plural(s.Processes, "process"))
+	if len(samplings) > 1 {
+		fmt.Fprintf(w, "%s %s\n", plural(s.Samples, "sample"), took)
 	}
-	fmt.Fprintf(w, "%s of %s%s in %.1f s, %s\n", plural(s.Samples, "sample"), s.Event, rate, s.DurationSeconds, plural(s.Processes, "process"))
-	if s.Event != r.opt.event {
-		asked, _, _ := strings.Cut(r.opt.event, ":")
-		fmt.Fprintf(w, "  (%s: this machine counts no %s)\n", s.Event, asked)
+	for i, m := range samplings {
+		rate, asked := "", r.opt.eventNames()[i]
+		if m.Frequency > 0 {
+			rate = fmt.Sprintf(" at %d Hz", m.Frequency)
+		}
+		if len(samplings) > 1 {
+			fmt.Fprintf(w, "  %s of %s%s\n", thousands(int(s.samplesOf[i])), m.Event.Name, rate)
+		} else {
+			fmt.Fprintf(w, "%s of %s%s %s\n", plural(s.Samples, "sample"), m.Event.Name, rate, took)
+		}
+		if m.Event.Name != asked {
+			asked, _, _ := strings.Cut(asked, ":")
+			fmt.Fprintf(w, "  (%s: this machine counts no %s)\n", m.Event.Name, asked)
+		}
 	}
-	if r.opt.filter != "" {
+	if slices.ContainsFunc(r.opt.allEvents(), func(e eventOptions) bool { return e.filter != "" }) {
 		fmt.Fprintf(w, "  (--filter leaves out %s)\n", plural(s.LeftOut, "other"))
 	}
 	if s.Samples == 0 && s.Lost == 0 && s.FrequencyHz > 0 {
@@ -104,29 +126,8 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	} else {
 		fmt.Fprintln(w, "lost: none")
 	}
-	whole, top, title, what := uint64(p.Samples), p.Top, "top functions", "(self, with callees)"
-	if p.Meta.ByValue {
-		whole = uint64(p.Value)
-	}
-	event := r.session.Event()
-	if event.IsOffCPU() || event.IsWall() || event.IsTracepoint() || event.IsKprobe() {
-		// In the kernel all are at the same place.
-		top, title, what = p.TopUser, "top functions of user space", "(with the kernel, with callees)"
-	}
-	if event.IsOffCPU() || event.IsWall() {
-		printStates(w, r.value, s, event.IsWall())
-	} else if r.weight.Name != "" {
-		fmt.Fprintf(w, "%s: %s\n", r.weight.Name, amount(r.value, r.weight.Unit))
-	}
-	if top := top(5); len(top) > 0 && whole > 0 {
-		if r.parts != nil {
-			title += " of the last part"
-		}
-		fmt.Fprintf(w, "%s %s:\n", title, what)
-		shared := sharedNames(top, func(e *profile.TopEntry) string { return e.Function })
-		for _, e := range top {
-			fmt.Fprintf(w, "  %5.1f %% %5.1f %%  %s\n", percent(uint64(e.Self), whole), percent(uint64(e.Total), whole), shared.text(e.Function, e.Module))
-		}
+	for i, one := range p.Events() {
+		printTop(w, r, &samplings[i], one)
 	}
 	printNotes(w, p.Meta.Notes)
 	if r.parts != nil {
@@ -134,6 +135,40 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 	for _, o := range outs {
 		o.see(w)
+	}
+}
+
+// printTop lists the functions with most of an event, of which m and p tell.
+func printTop(w io.Writer, r *recorder, m *loader.Sampling, p *profile.Profile) {
+	whole, top, title, what := uint64(p.Samples), p.Top, "top functions", "(self, with callees)"
+	if p.Meta.ByValue {
+		whole = uint64(p.Value)
+	}
+	event, byTime := m.Event, m.Event.IsOffCPU() || m.Event.IsWall()
+	if byTime || event.IsTracepoint() || event.IsKprobe() {
+		// In the kernel all are at the same place.
+		top, title, what = p.TopUser, "top functions of user space", "(with the kernel, with callees)"
+	}
+	value := r.value[event.Name]
+	if byTime {
+		printStates(w, value, &r.stats, event.IsWall())
+	} else if m.Weight.Name != "" {
+		fmt.Fprintf(w, "%s: %s\n", m.Weight.Name, amount(value, m.Weight.Unit))
+	}
+	list := top(5)
+	if len(list) == 0 || whole == 0 {
+		return
+	}
+	if len(r.opt.also) > 0 {
+		title += ", " + event.Name
+	}
+	if r.parts != nil {
+		title += " of the last part"
+	}
+	fmt.Fprintf(w, "%s %s:\n", title, what)
+	shared := sharedNames(list, func(e *profile.TopEntry) string { return e.Function })
+	for _, e := range list {
+		fmt.Fprintf(w, "  %5.1f %% %5.1f %%  %s\n", percent(uint64(e.Self), whole), percent(uint64(e.Total), whole), shared.text(e.Function, e.Module))
 	}
 }
 

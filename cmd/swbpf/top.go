@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/internal/endsignals"
@@ -57,6 +58,9 @@ the privileges do not allow sampling.`,
 			if err := o.record.check(-1); err != nil {
 				return withCode(exitCannot, err)
 			}
+			if len(o.record.also) > 0 {
+				return withCode(exitCannot, errors.New("top shows one event; record takes several"))
+			}
 			return runTop(o)
 		},
 	}
@@ -64,11 +68,11 @@ the privileges do not allow sampling.`,
 	f.SortFlags = false
 	f.VarP(&o.record.pids, "pid", "p", "sample these processes only, threads born later included")
 	f.StringArrayVar(&o.record.cgroups, "cgroup", nil, "sample what runs in the cgroup of this `name` only: a path, a unit of systemd, a container's ID; may be repeated")
-	f.VarP(&o.record.frequency, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
-	f.VarP((*eventValue)(&o.record.event), "event", "e", "`event` by perf's name (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
-	f.VarP(&o.record.period, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
-	f.StringVar(&o.record.weight, "weight", "", "count events by a `field` of the tracepoint or an argument of the probe, as record does")
-	f.StringVar(&o.record.filter, "filter", "", "only events of which this `condition` holds, as record does")
+	f.VarP(eventFlag{&o.record.eventsOptions, func(e *eventOptions) pflag.Value { return &e.frequency }}, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
+	f.VarP(eventValue{&o.record.eventsOptions}, "event", "e", "`event` by perf's name (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
+	f.VarP(eventFlag{&o.record.eventsOptions, func(e *eventOptions) pflag.Value { return &e.period }}, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
+	f.Var(eventFlag{&o.record.eventsOptions, func(e *eventOptions) pflag.Value { return (*textValue)(&e.weight) }}, "weight", "count events by a `field` of the tracepoint or an argument of the probe, as record does")
+	f.Var(eventFlag{&o.record.eventsOptions, func(e *eventOptions) pflag.Value { return (*textValue)(&e.filter) }}, "filter", "only events of which this `condition` holds, as record does")
 	f.BoolVar(&o.record.offCPU, "off-cpu", false, "show where threads wait, by time")
 	f.BoolVar(&o.record.wall, "wall", false, "show time on and off the CPU together")
 	f.Var(&o.record.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs)")
@@ -113,7 +117,7 @@ func runTop(o *topOptions) (err error) {
 	rec.sink = t.window
 	event := rec.session.Event()
 	byTime := event.IsOffCPU() || event.IsWall()
-	t.window.values = byTime || rec.weight.Name != ""
+	t.window.values = byTime || rec.session.Samplings()[0].Weight.Name != ""
 	t.view = newTopView(topStatus{
 		target: o.record.target(), event: event.Name,
 		frequency: rec.session.Frequency(), isTimer: event.IsTimer(), byTime: byTime,

@@ -106,21 +106,6 @@ func appendIDs[ID int | procstate.ThreadID](ids *[]ID, list, what string) error 
 	return nil
 }
 
-// eventValue is a flag for an event's name, of which there is one.
-type eventValue string
-
-func (v *eventValue) String() string { return string(*v) }
-
-func (v *eventValue) Set(s string) error {
-	if *v != "" {
-		return errors.New("a recording is of one event, and " + string(*v) + " is asked for already")
-	}
-	*v = eventValue(s)
-	return nil
-}
-
-func (v *eventValue) Type() string { return "event" }
-
 // hertzValue is a flag for a frequency in Hz.
 type hertzValue int
 

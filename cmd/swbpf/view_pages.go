@@ -115,6 +115,9 @@ func (v *viewPages) types(here string, q url.Values) (links []profile.Link) {
 		return nil
 	}
 	for _, t := range v.profile.Types {
+		if t.CountsAnother(v.profile.Types) {
+			continue // that has the samples of an event, of several, shows them as well
+		}
 		links = append(links, profile.Link{Text: t.Type, Address: addressOf(here, q, t.Type), Here: t.Type == v.typeName})
 	}
 	return links
