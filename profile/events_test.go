@@ -112,3 +112,26 @@ func TestTypesByEvent(t *testing.T) {
 		t.Errorf("%q, want %q", names, want)
 	}
 }
+
+// A server is sent a profile of each event.
+func TestEventsOTLP(t *testing.T) {
+	r := readOTLP(t, twoEvents())
+	if len(r.profiles) != 2 {
+		t.Fatalf("%d profiles", len(r.profiles))
+	}
+	for i, want := range []struct {
+		of, period ValueType
+		total      uint64
+	}{
+		{ValueType{"samples", "count"}, ValueType{"cpu", "nanoseconds"}, 4},
+		{ValueType{"ret", "bytes"}, ValueType{}, 705},
+	} {
+		total := uint64(0)
+		for _, s := range r.profiles[i][2] {
+			total += s.message(t).numbers(t, 4)[0]
+		}
+		if of, period := r.valueType(r.profiles[i], 1), r.valueType(r.profiles[i], 5); of != want.of || period != want.period || total != want.total {
+			t.Errorf("profile %d has %d of %v, each for %v; want %+v", i, total, of, period, want)
+		}
+	}
+}

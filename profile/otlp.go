@@ -14,7 +14,8 @@ import (
 // says what machine or service it is of: {"host.name", "web1"}.
 //
 // It has one number for a sample: how many there are, each of which stands for
-// Meta.Period, or where that differs (Meta.ByValue), the value. Process, thread and
+// Meta.Period, or where that differs (Meta.ByValue) or is one, the value. Of several events
+// (Meta.Also) each is a profile. Process, thread and
 // labels are attributes of samples by the names of OpenTelemetry's conventions, where
 // these have one; a container is a resource of its own.
 func (p *Profile) WriteOTLP(w io.Writer, resource []Label) error {
@@ -117,7 +118,7 @@ func (e *otlpEncoder) resource(p *Profile, resource []Label, container string, i
 }
 
 func (e *otlpEncoder) profile(p *Profile, m *Meta, isIn func(*sample) bool) []byte {
-	byValue := m.Value.Type != "" && (m.ByValue || m.Period == 0)
+	byValue := m.Value.Type != "" && (m.ByValue || m.Period <= 1)
 	counted := ValueType{cmp.Or(m.Counted, "samples"), "count"}
 	if byValue {
 		counted = m.Value

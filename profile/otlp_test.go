@@ -84,7 +84,7 @@ type otlpRequest struct {
 	body     otlpMessage
 	tables   otlpMessage
 	resource []map[string]string // attributes by resource
-	profiles []otlpMessage       // one of each resource
+	profiles []otlpMessage       // of all resources, one of each event
 }
 
 func readOTLP(t *testing.T, p *Profile, resource ...Label) *otlpRequest {
@@ -104,7 +104,9 @@ func readOTLP(t *testing.T, p *Profile, resource ...Label) *otlpRequest {
 			attributes[kv.message(t).text(1)] = kv.message(t)[2][0].message(t).text(1)
 		}
 		r.resource = append(r.resource, attributes)
-		r.profiles = append(r.profiles, rp[2][0].message(t)[2][0].message(t))
+		for _, f := range rp[2][0].message(t)[2] {
+			r.profiles = append(r.profiles, f.message(t))
+		}
 	}
 	return r
 }

@@ -34,10 +34,10 @@ type recorder struct {
 	watched chan struct{}      // closed when it has
 	abort   func()             // tidies up when a second signal ends the program at once
 	began   time.Time
-	cpu     float64          // ownCPU when it began
-	part    part             // of the recording, that is in the profile under way
-	parts   *parts           // nil where there is one
-	value   map[string]int64 // by event, of the samples in all profiles, in the unit that these have
+	cpu     float64                 // ownCPU when it began
+	part    part                    // of the recording, that is in the profile under way
+	parts   *parts                  // nil where there is one
+	value   [loader.MaxEvents]int64 // by event, of the samples in all profiles, in the unit that these have
 
 	precedence *precedence // of the thread that reads the rings; nil without
 
@@ -79,7 +79,7 @@ const (
 // is the one that will read the rings: where they fill fast it has precedence from
 // before the first sample on.
 func startRecorder(o *recordOptions, signals chan os.Signal, reads bool) (*recorder, error) {
-	r := &recorder{opt: o, signals: signals, abort: func() {}, value: map[string]int64{}}
+	r := &recorder{opt: o, signals: signals, abort: func() {}}
 	if err := r.start(reads); err != nil {
 		r.close()
 		return nil, err
@@ -413,8 +413,8 @@ func (r *recorder) finish() (*profile.Profile, error) {
 func (r *recorder) build(meta profile.Meta) *profile.Profile {
 	before := ownCPU()
 	prof := r.builder.Finish(meta, r.modules)
-	for _, p := range prof.Events() {
-		r.value[p.Meta.Event] += p.Value
+	for i, p := range prof.Events() {
+		r.value[i] += p.Value
 	}
 	r.modules.noteErrors()
 	prof.Meta.Notes = slices.Concat(r.opt.notes(), r.modules.notes, r.modules.codes.Lacks(), r.labels.notes())

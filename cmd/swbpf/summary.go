@@ -127,7 +127,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		fmt.Fprintln(w, "lost: none")
 	}
 	for i, one := range p.Events() {
-		printTop(w, r, &samplings[i], one)
+		printTop(w, r, i, &samplings[i], one)
 	}
 	printNotes(w, p.Meta.Notes)
 	if r.parts != nil {
@@ -138,8 +138,8 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 }
 
-// printTop lists the functions with most of an event, of which m and p tell.
-func printTop(w io.Writer, r *recorder, m *loader.Sampling, p *profile.Profile) {
+// printTop lists the functions with most of an event, by its number, of which m and p tell.
+func printTop(w io.Writer, r *recorder, number int, m *loader.Sampling, p *profile.Profile) {
 	whole, top, title, what := uint64(p.Samples), p.Top, "top functions", "(self, with callees)"
 	if p.Meta.ByValue {
 		whole = uint64(p.Value)
@@ -149,7 +149,7 @@ func printTop(w io.Writer, r *recorder, m *loader.Sampling, p *profile.Profile) 
 		// In the kernel all are at the same place.
 		top, title, what = p.TopUser, "top functions of user space", "(with the kernel, with callees)"
 	}
-	value := r.value[event.Name]
+	value := r.value[number]
 	if byTime {
 		printStates(w, value, &r.stats, event.IsWall())
 	} else if m.Weight.Name != "" {
