@@ -21,52 +21,100 @@ type eventOptions struct {
 }
 
 // eventsOptions are the flags about events. Those that are not -e belong to the -e before them. What
-// comes before the first one is for all that it can be for; where there is one event, the order of flags does
-// not matter.
+// comes before the first one is for all; where there is one event, the order of flags does not matter.
 type eventsOptions struct {
 	eventOptions                // that comes before the first -e; from settle on, of the first event
-	events       []eventOptions // from the first -e on
+	groups       []eventGroup   // by -e
 	also         []eventOptions // from settle on: of further events
+}
+
+// eventGroup is a -e, and the flags behind it.
+type eventGroup struct {
+	eventOptions
+	names []string
 }
 
 // latest returns what a flag that comes next is about.
 func (o *eventsOptions) latest() *eventOptions {
-	if n := len(o.events); n > 0 {
-		return &o.events[n-1]
+	if n := len(o.groups); n > 0 {
+		return &o.groups[n-1].eventOptions
 	}
 	return &o.eventOptions
 }
 
 // settle gives each event its flags, when all have been read.
 func (o *eventsOptions) settle() error {
-	all := o.eventOptions
-	switch {
-	case len(o.events) == 0:
+	if len(o.groups) == 0 {
 		return nil
-	case len(o.events) > 1 && all.weight != "":
-		return errors.New("--weight is for the -e before it, and there are several events: give it after one")
-	case len(o.events) > 1 && all.filter != "":
-		return errors.New("--filter is for the -e before it, and there are several events: give it after one")
 	}
-	for i := range o.events {
-		e := &o.events[i]
+	all, g := o.eventOptions, &o.groups[0]
+	if len(o.groups) == 1 && len(g.names) == 1 {
+		o.eventOptions = eventOptions{
+			g.names[0], cmp.Or(g.weight, all.weight), cmp.Or(g.filter, all.filter), cmp.Or(g.frequency, all.frequency), cmp.Or(g.period, all.period),
+		}
+		return nil
+	}
+	if err := all.mayBeShared(); err != nil {
+		return err
+	}
+	var events []eventOptions
+	for _, g := range o.groups {
+		if len(g.names) == 1 {
+			e := g.eventOptions
+			e.event = g.names[0]
+			e.share(&all)
+			events = append(events, e)
+			continue
+		}
+		if err := g.mayBeShared(); err != nil {
+			return err
+		}
+		for _, name := range g.names {
+			e := eventOptions{event: name}
+			e.share(&g.eventOptions)
+			e.share(&all)
+			events = append(events, e)
+		}
+	}
+	for _, e := range events {
 		if e.frequency != 0 && e.period != 0 {
-			return errors.New("-F and -c exclude each other")
-		}
-		e.weight, e.filter = cmp.Or(e.weight, all.weight), cmp.Or(e.filter, all.filter)
-		switch {
-		case len(o.events) == 1:
-			e.frequency, e.period = cmp.Or(e.frequency, all.frequency), cmp.Or(e.period, all.period)
-		case e.frequency == 0 && e.period == 0:
-			if all.period != 0 {
-				e.period = all.period
-			} else if parsed, err := loader.ParseEvent(e.event); err == nil && parsed.HasDefaultFrequency() {
-				e.frequency = all.frequency
-			}
+			return errFrequencyAndPeriod
 		}
 	}
-	o.eventOptions, o.also = o.events[0], o.events[1:]
+	o.eventOptions, o.also = events[0], events[1:]
 	return nil
+}
+
+var errFrequencyAndPeriod = errors.New("-F and -c exclude each other")
+
+// mayBeShared reports flags that are for one event, of which there are several.
+func (o *eventOptions) mayBeShared() error {
+	flag := ""
+	switch {
+	case o.frequency != 0 && o.period != 0:
+		return errFrequencyAndPeriod
+	case o.weight != "":
+		flag = "--weight"
+	case o.filter != "":
+		flag = "--filter"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s is for one event, and there are several: give it after an -e of its own", flag)
+}
+
+// share gives an event that has neither -F nor -c what there is for several: -F is for those that are
+// sampled by frequency anyway.
+func (o *eventOptions) share(of *eventOptions) {
+	switch {
+	case o.frequency != 0 || o.period != 0:
+	case of.period != 0:
+		o.period = of.period
+	case of.frequency != 0:
+		if e, err := loader.ParseEvent(o.event); err == nil && e.HasDefaultFrequency() {
+			o.frequency = of.frequency
+		}
+	}
 }
 
 // eventNames are what the events are called, in order.
@@ -112,11 +160,13 @@ func (v eventValue) Set(s string) error {
 	if len(names) == 0 {
 		return errors.New("no event is named")
 	}
-	for _, name := range names {
-		if len(v.o.events) == loader.MaxEvents {
-			return fmt.Errorf("a recording is of %d events at most", loader.MaxEvents)
-		}
-		v.o.events = append(v.o.events, eventOptions{event: name})
+	v.o.groups = append(v.o.groups, eventGroup{names: names})
+	n := 0
+	for _, g := range v.o.groups {
+		n += len(g.names)
+	}
+	if n > loader.MaxEvents {
+		return fmt.Errorf("a recording is of %d events at most", loader.MaxEvents)
 	}
 	return nil
 }

@@ -27,6 +27,8 @@ func TestEventFlags(t *testing.T) {
 		{"-e cpu-clock,page-faults", []eventOptions{{event: "cpu-clock"}, {event: "page-faults"}}},
 		{"-F 9 -e cpu-clock -e page-faults", []eventOptions{{event: "cpu-clock", frequency: 9}, {event: "page-faults"}}},
 		{"-F 9 -e cpu-clock -F 8 -e task-clock", []eventOptions{{event: "cpu-clock", frequency: 8}, {event: "task-clock", frequency: 9}}},
+		{"-e cpu-clock,page-faults,task-clock -F 9", []eventOptions{{event: "cpu-clock", frequency: 9}, {event: "page-faults"}, {event: "task-clock", frequency: 9}}},
+		{"-e page-faults -F 9 -e cpu-clock,task-clock -c 7", []eventOptions{{event: "page-faults", frequency: 9}, {event: "cpu-clock", period: 7}, {event: "task-clock", period: 7}}},
 		{"-c 5 -e page-faults -e cpu-clock -F 7", []eventOptions{{event: "page-faults", period: 5}, {event: "cpu-clock", frequency: 7}}},
 		{"-e a:b --weight w -c 3 -e c:d --filter f", []eventOptions{{event: "a:b", weight: "w", period: 3}, {event: "c:d", filter: "f"}}},
 		{"-e cpu/event=0xc2,umask=1/,page-faults", []eventOptions{{event: "cpu/event=0xc2,umask=1/"}, {event: "page-faults"}}},

@@ -200,7 +200,7 @@ func (o *recordOptions) check(dash int) error {
 	case o.wall && (o.event != "" || o.period != 0):
 		return errors.New("--wall excludes -e and -c")
 	case o.frequency != 0 && o.period != 0:
-		return errors.New("-F and -c exclude each other")
+		return errFrequencyAndPeriod
 	case o.offCPU:
 		o.event = loader.OffCPU.Name
 	case o.wall:

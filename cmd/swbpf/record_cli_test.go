@@ -77,7 +77,7 @@ func TestRecordRefuses(t *testing.T) {
 		{"-o p.html --stats sub.html/../p.html", []string{"outputs p.html and sub.html/../p.html are one file"}},
 		{"-e page-faults -e nonsense-event", []string{"nonsense-event"}},
 		{"-e cycles,page-faults --off-cpu", []string{"--off-cpu excludes -e"}},
-		{"--weight ret:bytes -e page-faults -e syscalls:sys_exit_read", []string{"--weight is for the -e before it"}},
+		{"--weight ret:bytes -e page-faults -e syscalls:sys_exit_read", []string{"--weight is for one event"}},
 		{"-e a,b,c,d,e -e f,g,h,i", []string{"8 events at most"}},
 		{"-e page-faults -F 9 -c 9 -e cycles", []string{"-F and -c exclude each other"}},
 		{"-e page-faults -e cpu-clock -o p.html -o p.cpu-clock.html", []string{"p.cpu-clock.html is given twice"}},
