@@ -97,6 +97,12 @@ func (j *judge) check(s *Shadow) {
 			}
 		}
 	}
+	if other := s.withoutDropped(); class == Wrong && other != nil {
+		if c, n := compare(j.frames, err == nil, other, j.view.ReadWord, j.pcsOnly); c == Exact {
+			class, at = c, n
+			s.top().leftOut = true
+		}
+	}
 	if class == LetGo && !j.letsGo(&j.frames[at]) {
 		class = Wrong
 	}

@@ -23,8 +23,9 @@ type record struct {
 	switched bool
 
 	// read tells that the return address was loaded from the stack, dropped that it
-	// was taken off without: then it is gone when it is overwritten.
-	read, dropped bool
+	// was taken off without: then it is gone when it is overwritten. leftOut tells that a walk
+	// was right without it before.
+	read, dropped, leftOut bool
 
 	context uint64 // signal: where the kernel's frame is
 	saved   uint64 // on AArch64, where the return address is stored; 0: not known
@@ -170,6 +171,8 @@ func (s *Shadow) step(in *isa.Inst, from, to moment, word wordReader) {
 	case isa.Return:
 		if top := s.top(); top == nil || top.pc != to.pc {
 			s.checkGone(to)
+		} else if top.leftOut {
+			s.SeedErrors++ // it was not gone
 		}
 		s.ret(from, to, word)
 		return
@@ -257,6 +260,19 @@ func (s *Shadow) forget(sp uint64, word wordReader) {
 			s.gone = append(s.gone, r)
 		}
 	}
+}
+
+// withoutDropped returns what else may be the truth where a return address was dropped, and is not
+// overwritten yet: that the processor does not return to it. nil says that none was. If that is what a
+// walk has found, the caller says so by leftOut of the last record: should it be returned to after all, it is an
+// error.
+func (s *Shadow) withoutDropped() *Shadow {
+	if top := s.top(); top == nil || !top.dropped {
+		return nil
+	}
+	other := *s
+	other.recs = s.recs[:len(s.recs)-1]
+	return &other
 }
 
 // checkGone counts an error where a return comes to a frame that was given up.

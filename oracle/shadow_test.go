@@ -155,10 +155,12 @@ func TestShadowDropped(t *testing.T) {
 		takeOff *isa.Inst
 		slot    uint64 // what is where the return address was
 		want    []uint64
+		leftOut bool // a walk is right without it before
 	}{
-		{"overwritten", drop, 0x111, []uint64{0x105}},
-		{"still there", drop, 0x205, []uint64{0x205, 0x105}},
-		{"read and overwritten", pop, 0x111, []uint64{0x205, 0x105}},
+		{"overwritten", drop, 0x111, []uint64{0x105}, false},
+		{"still there", drop, 0x205, []uint64{0x205, 0x105}, false},
+		{"still there, left out", drop, 0x205, []uint64{0x205, 0x105}, true},
+		{"read and overwritten", pop, 0x111, []uint64{0x205, 0x105}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			mem := memory{sp - 16: c.slot}
@@ -173,8 +175,15 @@ func TestShadowDropped(t *testing.T) {
 			if got := chain(&s); !slices.Equal(got, c.want) || s.lost {
 				t.Errorf("chain %#x lost %v, want %#x", got, s.lost, c.want)
 			}
+			other := s.withoutDropped()
+			if (other != nil) != (c.slot == 0x205) || other != nil && !slices.Equal(chain(other), []uint64{0x105}) {
+				t.Errorf("without what was dropped: %+v", other)
+			}
+			if other != nil && c.leftOut {
+				s.top().leftOut = true
+			}
 			s.step(inst(isa.Return, 1), moment{0x310, sp - 16}, moment{0x205, sp - 8}, mem.word)
-			if wrong := len(c.want) == 1; (s.SeedErrors > 0) != wrong {
+			if wrong := len(c.want) == 1 || c.leftOut; (s.SeedErrors > 0) != wrong {
 				t.Errorf("%d errors when it is returned to", s.SeedErrors)
 			}
 		})
