@@ -31,7 +31,8 @@ func (m *Meta) ofEvent(number int) Meta {
 const samplesSuffix = "_samples"
 
 // typesByEvent are the types of values of several events: of each how many samples there are, and what
-// they come to. An event is called by its own name where what it counts is not of it alone.
+// they come to. They are called after what is counted, or after the event where that does not tell
+// which it is.
 func (m *Meta) typesByEvent() (types []ValueType) {
 	events := make([]Meta, 1+len(m.Also))
 	named := map[string]int{}
@@ -41,7 +42,7 @@ func (m *Meta) typesByEvent() (types []ValueType) {
 	}
 	for i := range events {
 		name := events[i].Value.Type
-		if named[name] > 1 || name == "" {
+		if named[name] > 1 || name == "" || events[i].ByValue {
 			name = events[i].Event
 		}
 		for slices.ContainsFunc(types, func(t ValueType) bool { return t.Type == name }) { // the same event twice

@@ -33,13 +33,13 @@ func TestEvents(t *testing.T) {
 			if err := p.WritePprof(&out); err != nil {
 				t.Fatal(err)
 			}
-			for i, typ := range []string{"", "ret"} {
+			for i, typ := range []string{"", "syscalls:sys_exit_read"} {
 				var err error
 				if events[i], err = Read(bytes.NewReader(out.Bytes()), ReadOptions{SampleType: typ}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if want := []ValueType{{"cpu_samples", "count"}, {"cpu", "nanoseconds"}, {"ret_samples", "count"}, {"ret", "bytes"}}; !slices.Equal(events[0].Types, want) {
+			if want := []ValueType{{"cpu_samples", "count"}, {"cpu", "nanoseconds"}, {"syscalls:sys_exit_read_samples", "count"}, {"syscalls:sys_exit_read", "bytes"}}; !slices.Equal(events[0].Types, want) {
 				t.Errorf("types %v, want %v", events[0].Types, want)
 			}
 		}

@@ -93,20 +93,20 @@ func TestRecordEvents(t *testing.T) {
 	for _, typ := range read("p.pb.gz", "").Types {
 		types = append(types, typ.Type)
 	}
-	if want := []string{"cpu_samples", "cpu", "page-faults_samples", "page-faults", "ret_samples", "ret"}; !slices.Equal(types, want) {
+	if want := []string{"cpu_samples", "cpu", "page-faults_samples", "page-faults", "syscalls:sys_exit_read_samples", "syscalls:sys_exit_read"}; !slices.Equal(types, want) {
 		t.Errorf("types %q, want %q", types, want)
 	}
 	for _, c := range []struct {
 		typ, event, file string
 		hz               int
 	}{
-		{"cpu", "cpu-clock", "p.html", 499}, {"page-faults", "page-faults", "p.page-faults.html", 0}, {"ret", "syscalls:sys_exit_read", "p.syscalls-sys_exit_read.html", 0},
+		{"cpu", "cpu-clock", "p.html", 499}, {"page-faults", "page-faults", "p.page-faults.html", 0}, {"syscalls:sys_exit_read", "syscalls:sys_exit_read", "p.syscalls-sys_exit_read.html", 0},
 	} {
 		p, page := read("p.pb.gz", c.typ), read(c.file, "")
 		if p.Meta.Event != c.event || page.Meta.Event != c.event || p.Meta.FrequencyHz != c.hz || page.Meta.FrequencyHz != c.hz {
 			t.Errorf("%s is of %s at %d Hz, and %s of %s at %d Hz", c.typ, p.Meta.Event, p.Meta.FrequencyHz, c.file, page.Meta.Event, page.Meta.FrequencyHz)
 		}
-		if p.Samples == 0 || p.Samples != page.Samples || p.Value == 0 || p.Meta.ByValue != (c.typ == "ret") || p.Meta.ByValue && p.Value != page.Value {
+		if p.Samples == 0 || p.Samples != page.Samples || p.Value == 0 || p.Meta.ByValue != (c.typ == c.event && c.typ != "page-faults") || p.Meta.ByValue && p.Value != page.Value {
 			t.Errorf("%s: %d samples of %d (by value: %t), and %d of %d in %s", c.typ, p.Samples, p.Value, p.Meta.ByValue, page.Samples, page.Value, c.file)
 		}
 		if script := read("p.perf.txt", c.event); script.Value != p.Samples && script.Value != p.Value {
