@@ -31,10 +31,7 @@ func (c *Images) VDSO(pid int32, start, end uint64) (*Image, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	v := &c.vdsos
-	if !v.looked {
-		v.looked = true
-		v.own = readOwnVDSO()
-	}
+	v.look()
 	if end <= start || end-start > maxVDSO {
 		return nil, fmt.Errorf("[vdso] of process %d: %w", pid, ErrUnreadable)
 	}
@@ -61,6 +58,24 @@ func (c *Images) VDSO(pid int32, start, end uint64) (*Image, error) {
 		v.others = append(v.others, &vdsoImage{b, high, im})
 	}
 	return im, nil
+}
+
+// OwnVDSO returns the Image of the vdso of our own process, nil when it has none.
+func (c *Images) OwnVDSO() *Image {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.vdsos.look(); c.vdsos.own == nil {
+		return nil
+	}
+	return c.vdsos.own.image
+}
+
+// look reads our own vdso, once.
+func (v *vdsoCache) look() {
+	if !v.looked {
+		v.looked = true
+		v.own = readOwnVDSO()
+	}
 }
 
 func readOwnVDSO() *vdsoImage {

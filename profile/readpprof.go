@@ -180,6 +180,10 @@ func (p *Profile) OfType(name string) (*Profile, error) {
 	return &other, o.checkType(&other)
 }
 
+// SetReader says how OfType reads the profile for another of its Types. Who has made it of what Read
+// does not know sets Format, Types and Type, too.
+func (p *Profile) SetReader(read func(ReadOptions) (*Profile, error)) { p.reread = read }
+
 // valueByPeriod sets the values of samples of which only the number is known.
 func (p *Profile) valueByPeriod() {
 	if p.Meta.Period <= 0 || p.Samples > math.MaxInt64/p.Meta.Period {

@@ -66,6 +66,9 @@ func OpenKernel() (*Kernel, error) {
 	return k, err
 }
 
+// ReadKernel reads a copy of a /proc/kallsyms, perhaps another kernel's.
+func ReadKernel(r io.Reader) (*Kernel, error) { return parseKallsyms(r) }
+
 // parseKallsyms reads a file in the format of /proc/kallsyms: on each line an
 // address in hex, a type letter, a name, and perhaps a [module].
 func parseKallsyms(r io.Reader) (*Kernel, error) {

@@ -50,8 +50,9 @@ type labeller struct {
 	withCPU   bool
 	withState bool
 
-	cgroups *loader.Cgroups // nil without
-	old     bool            // there are cgroups of the first version
+	past    map[uint64]string // paths of cgroups by ID, as a recording tells; nil where those that are here now are meant
+	cgroups *loader.Cgroups   // nil without
+	old     bool              // there are cgroups of the first version
 	byPID   map[int32]processCgroup
 	paths   map[string]string // those in byPID, each once
 
@@ -95,10 +96,14 @@ const (
 const maxCgroups = 1 << 10
 
 func newLabeller(b *profile.Builder) *labeller {
-	l := &labeller{builder: b, byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, goroutines: map[string]uint32{}, sets: map[labelKey]uint32{}}
+	l := makeLabeller(b)
 	l.cgroups, _ = loader.OpenCgroups() // doctor says why there are none
 	l.old = loader.HasOldCgroups()
 	return l
+}
+
+func makeLabeller(b *profile.Builder) *labeller {
+	return &labeller{builder: b, byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, goroutines: map[string]uint32{}, sets: map[labelKey]uint32{}}
 }
 
 func (l *labeller) close() {
@@ -212,17 +217,7 @@ func (l *labeller) labels(key labelKey, s *loader.Sample) []profile.Label {
 			labels = append(labels, profile.Label{Key: key, Value: value})
 		}
 	}
-	path := ""
-	if l.cgroups != nil {
-		path = l.cgroups.Path(key.cgroup)
-	}
-	if path == "" && !l.old { // gone, or not to be looked up
-		path = loader.CgroupOfProcess(int(s.PID))
-	}
-	if len(path) <= 1 && key.path != "" {
-		path = key.path
-	}
-	if path != "/" {
+	if path := l.cgroupOf(key, s); path != "/" {
 		add("cgroup", path)
 		add("container", loader.ContainerOfCgroup(path))
 		add("unit", loader.UnitOfCgroup(path))
@@ -239,6 +234,24 @@ func (l *labeller) labels(key labelKey, s *loader.Sample) []profile.Label {
 		}
 	}
 	return labels
+}
+
+// cgroupOf returns the path of a sample's cgroup, "" where that is not known.
+func (l *labeller) cgroupOf(key labelKey, s *loader.Sample) string {
+	if l.past != nil {
+		return l.past[key.cgroup]
+	}
+	path := ""
+	if l.cgroups != nil {
+		path = l.cgroups.Path(key.cgroup)
+	}
+	if path == "" && !l.old { // gone, or not to be looked up
+		path = loader.CgroupOfProcess(int(s.PID))
+	}
+	if len(path) <= 1 && key.path != "" {
+		path = key.path
+	}
+	return path
 }
 
 // keyOfGoroutine returns the key of a goroutine's label: others than it has are as they are.

@@ -36,6 +36,7 @@ type modules struct {
 	codes    unwind.Codes                // what runtimes tell of it
 	runtimes map[string]uint32
 	part     uint32 // of the recording
+	past     bool   // the processes are not those that run now: what these tell of generated code is of no use
 	*codeNames
 }
 
@@ -47,6 +48,7 @@ type codeNames struct {
 	code        *steppers.FrameAnalyzer // tells so too; nil until needed
 	kernelNames *loader.KernelNames     // nil until needed, and where the kernel cannot be asked
 	kallsyms    *symbols.Kernel         // for what it does not tell then
+	pastKernel  *pastKernel             // names the kernel of a recording; nil where that is the running one
 	nameless    bool                    // kallsyms do not tell of that either
 	notes       []string                // what is missing in the names, each thing once
 }
@@ -164,7 +166,7 @@ const maxJIT = 1000
 func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
 	pid := wp.snapshot.PID()
 	id := ms.ofPath(fmt.Sprintf("[jit of %d]", pid), profile.JIT)
-	if len(ms.jit) < maxJIT && ms.jit[id] == nil {
+	if len(ms.jit) < maxJIT && ms.jit[id] == nil && !ms.past {
 		ms.jit[id] = ms.symbolizer.Process(wp.snapshot)
 		ms.walked = append(ms.walked, wp)
 		ms.jit[id].UpdateSome()
@@ -179,7 +181,7 @@ const jitTurn = 50 * time.Millisecond
 // updateJIT reads what processes have told about generated code since, once a
 // second: code may be gone and its place taken when the recording ends, and
 // the process, too. What only its samples need is let go of then.
-func (ms *modules) updateJIT(procs *loader.Processes) {
+func (ms *modules) updateJIT(procs processTable) {
 	began := time.Now()
 	if len(ms.jit) == 0 || began.Before(ms.jitNext) {
 		return
@@ -455,6 +457,9 @@ func missingNames(s *symbols.Symbolizer) string {
 // does not tell, as of code of its tracer. As that lists 100,000 others as well it is not
 // read again in vain.
 func (n *codeNames) kernelName(dst []profile.Line, addr uint64) []profile.Line {
+	if n.pastKernel != nil && !n.pastKernel.isRunning() {
+		return appendName(dst, n.pastKernel.name(addr))
+	}
 	if n.kernelNames == nil && n.kallsyms == nil {
 		n.kernelNames, _ = loader.OpenKernelNames()
 	}

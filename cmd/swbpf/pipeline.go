@@ -14,11 +14,12 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// pipeline turns samples, in order of time, into stacks of a profile while
-// they are recorded. It belongs to one goroutine.
+// pipeline turns samples, in order of time, into stacks of a profile: while they are recorded, or
+// when a recording of perf's is read. It belongs to one goroutine.
 type pipeline struct {
-	procs   *loader.Processes
-	kernel  kernelHints // nil before connect
+	procs   processTable
+	past    bool        // the processes are not those that run now
+	kernel  kernelHints // nil before connect, and of what is past
 	group   *unwind.AddressRangeGroup
 	builder *profile.Builder
 	sink    sampleSink // counts the stacks: builder, unless another is set
@@ -33,6 +34,7 @@ type pipeline struct {
 	goPIDs   map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 	forgetGo int                        // size of goPIDs at which those that have ended are forgotten
 
+	user      func(*loader.Sample) error // makes the user part of a sample p.stack, as addUser does
 	pcs       []unwind.PC
 	again     []unwind.PC   // of a second walk
 	stack     []profile.Loc // callers first
@@ -93,6 +95,15 @@ type sampleSink interface {
 	AddAlong(path *profile.Path, t profile.Thread, stack []profile.Loc, same int, truncated string, count, value int64)
 }
 
+// processTable tells of processes at the time of a sample: *loader.Processes and *loader.Recorded.
+type processTable interface {
+	// Process returns a process, nil when nothing is known of it.
+	Process(pid int32) *loader.Process
+	// Refresh looks for mappings of a process that no event told of. It reports whether there
+	// are more then.
+	Refresh(*loader.Process) bool
+}
+
 // walkedProcess is what walks the stacks of a process until its next exec.
 type walkedProcess struct {
 	space      *procstate.AddressSpace
@@ -112,11 +123,16 @@ type walkedProcess struct {
 	unpackNext  uint64 // when the next one may be, CLOCK_MONOTONIC ns
 }
 
+// newPipeline makes one for samples of processes that run.
 func newPipeline(names symbols.Options) *pipeline {
 	b := profile.NewBuilder()
+	return makePipeline(b, names, newLabeller(b))
+}
+
+func makePipeline(b *profile.Builder, names symbols.Options, labels *labeller) *pipeline {
 	p := &pipeline{
 		group:   steppers.ForSampling(unwind.NewTablesWithBudget(tableBudget)),
-		builder: b, sink: b, modules: newModules(b, names), labels: newLabeller(b),
+		builder: b, sink: b, modules: newModules(b, names), labels: labels,
 		stats: recordStats{
 			figures: figures{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}},
 			detail:  detail{OffCPUNSByState: map[string]uint64{}},
@@ -126,6 +142,7 @@ func newPipeline(names symbols.Options) *pipeline {
 
 		notSampled: b.Marker("[not sampled]"),
 	}
+	p.user = p.addUser
 	for state := range p.states {
 		p.states[state] = b.Marker("[" + loader.Blocked(state).String() + "]")
 	}
@@ -208,14 +225,24 @@ func (p *pipeline) addStack(s *loader.Sample) {
 		p.stats.KernelOnlySamples++
 	default:
 		p.stats.UserSamples++
-		if err := p.addUser(s); err == nil {
-			p.stats.Complete++
-		} else {
-			p.truncated = unwind.ReasonOf(err).String()
-			p.stats.Truncated++
-			p.stats.TruncatedByReason[p.truncated]++
-		}
+		p.countEnd(p.user(s))
 	}
+	p.addKernel(s)
+}
+
+// countEnd counts how the user part of a stack ends.
+func (p *pipeline) countEnd(err error) {
+	if err == nil {
+		p.stats.Complete++
+		return
+	}
+	p.truncated = unwind.ReasonOf(err).String()
+	p.stats.Truncated++
+	p.stats.TruncatedByReason[p.truncated]++
+}
+
+// addKernel adds the kernel part of a stack, and what a thread waits for, to p.stack.
+func (p *pipeline) addKernel(s *loader.Sample) {
 	for _, pc := range slices.Backward(s.Kernel) {
 		p.stack = append(p.stack, p.modules.ofKernel(pc))
 	}
@@ -270,12 +297,15 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	if err == nil {
 		p.stats.addLive(s, inner, wp.walker.LastSP())
 	}
+	reason := reasonOfEnd(wp.snapshot, s, err)
+	if p.past {
+		return reason
+	}
 	if wp.jit != 0 {
 		p.lookUnpacked(wp, s)
 	}
 	p.learnStackEnd(wp, s, err)
 	p.learnFrames(wp, s)
-	reason := reasonOfEnd(wp.snapshot, s, err)
 	p.learnStackParts(wp, s, err)
 	return reason
 }
@@ -330,7 +360,9 @@ func (p *pipeline) process(s *loader.Sample) *walkedProcess {
 		ends:     map[int32]uint64{},
 		forget:   maxEnded,
 	}
-	wp.snapshot.SetLiveCode(procstate.NewLiveCode(int(s.PID), proc.Exe))
+	if !p.past {
+		wp.snapshot.SetLiveCode(procstate.NewLiveCode(int(s.PID), proc.Exe))
+	}
 	wp.walker = unwind.NewWalker(wp.snapshot, p.group, nil)
 	wp.walker.ShareCodes(&p.modules.codes)
 	wp.setGo()

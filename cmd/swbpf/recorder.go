@@ -27,6 +27,7 @@ type recorder struct {
 	sideband *loader.Sideband
 	command  *loader.Command // nil without a command
 	images   *procstate.Images
+	procs    *loader.Processes
 	*pipeline
 
 	alarm   *alarm             // rings for the next poll
@@ -204,6 +205,7 @@ func (r *recorder) follow(pids []int) (err error) {
 		Sideband: r.sideband, Images: r.images, PIDs: toInt32(pids), OnImage: r.onImage, OnBPF: r.modules.onBPF,
 		OnNews: r.alarm.tellNews, OnFilled: r.alarm.ring,
 	})
+	r.pipeline.procs = r.procs
 	return r.procs.Bootstrap()
 }
 
@@ -429,7 +431,7 @@ func (r *recorder) release() {
 	r.procs.Collect()
 	r.procs.Advance(^uint64(0)) // what has happened since the last sample, to our programs as well
 	r.closeSideband()
-	r.procs, r.group = nil, nil
+	r.procs, r.pipeline.procs, r.group = nil, nil, nil
 	clear(r.memos[:])
 	for _, wp := range r.modules.walked {
 		wp.snapshot.Forget()

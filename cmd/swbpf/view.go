@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/symbols"
 )
 
 // viewOptions are the flags of view.
@@ -25,6 +27,8 @@ type viewOptions struct {
 	format     string
 	sampleType string
 	open       bool
+	symbols    symbolFlags
+	names      symbols.Options // what the flags of symbols come to
 }
 
 func newViewCommand() *cobra.Command {
@@ -71,6 +75,7 @@ written; 2 for wrong usage.`,
 	f.StringVar(&o.sampleType, "sample-type", "", "`type` to show of a profile with several: cpu, inuse_space, cycles, ...")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile to this `file` and serve nothing; may be repeated")
 	f.StringVar(&o.format, "format", "", "write in this `format`, whatever the extension")
+	o.symbols.add(f)
 	return c
 }
 
@@ -92,7 +97,9 @@ func (o *viewOptions) check(listens bool) error {
 	case len(o.outputs) == 0 && o.format != "":
 		return errors.New("--format goes with -o")
 	}
-	return nil
+	var err error
+	o.names, err = o.symbols.options()
+	return err
 }
 
 func view(o *viewOptions, path string) error {
@@ -108,7 +115,7 @@ func view(o *viewOptions, path string) error {
 		}
 		defer server.listener.Close()
 	}
-	p, err := readProfile(path, profile.ReadOptions{SampleType: o.sampleType, Times: anyTimed(outs)})
+	p, err := readProfile(path, profile.ReadOptions{SampleType: o.sampleType, Times: anyTimed(outs)}, o.names)
 	if err != nil {
 		return err
 	}
@@ -147,19 +154,21 @@ func displayName(path string) string {
 	return filepath.Base(path)
 }
 
-// readProfile reads a file, or standard input for "-".
-func readProfile(path string, o profile.ReadOptions) (*profile.Profile, error) {
+// readProfile reads a file, or standard input for "-". names are for what perf has recorded.
+func readProfile(path string, o profile.ReadOptions, names symbols.Options) (*profile.Profile, error) {
 	o.Name = displayName(path)
-	var in io.Reader = os.Stdin
+	in := os.Stdin
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
 			return nil, err
 		}
-		defer f.Close()
 		in = f
 	}
-	p, err := profile.Read(in, o)
+	p, err := readProfileFile(in, o, names)
+	if path != "-" && (p == nil || p.Format != perfDataFormat) {
+		in.Close()
+	}
 	if err != nil {
 		var named *fs.PathError
 		if path == "-" {
@@ -174,4 +183,21 @@ func readProfile(path string, o profile.ReadOptions) (*profile.Profile, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+func readProfileFile(in *os.File, o profile.ReadOptions, names symbols.Options) (*profile.Profile, error) {
+	ahead := bufio.NewReaderSize(in, 1<<16)
+	head, err := ahead.Peek(1 << 10)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	packed := isPackedPerfData(head)
+	if !packed && !isPerfData(head) {
+		return profile.Read(ahead, o)
+	}
+	r, err := openPerfData(ahead, in, packed, names)
+	if err != nil {
+		return nil, err
+	}
+	return r.profile(o)
 }

@@ -1,0 +1,618 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/perfdata"
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// perfDataFormat is what a profile's Format is that was made of what perf has recorded.
+const perfDataFormat = "perf.data"
+
+// perfRecording is a file that perf record has written. It stays open: other events of it may be
+// asked for later.
+type perfRecording struct {
+	file    *perfdata.File
+	names   symbols.Options
+	written time.Time // last; zero where that is not known
+}
+
+// isPerfData reports whether a file begins as those of perf record do.
+func isPerfData(head []byte) bool {
+	return bytes.HasPrefix(head, []byte(perfdata.Magic)) || bytes.HasPrefix(head, []byte("2ELIFREP"))
+}
+
+// isPackedPerfData reports whether what begins so is such a file that gzip has compressed.
+func isPackedPerfData(head []byte) bool {
+	if !bytes.HasPrefix(head, []byte{0x1f, 0x8b}) {
+		return false
+	}
+	z, err := gzip.NewReader(bytes.NewReader(head))
+	if err != nil {
+		return false
+	}
+	begin := make([]byte, len(perfdata.Magic))
+	_, err = io.ReadFull(z, begin)
+	return err == nil && isPerfData(begin)
+}
+
+// openPerfData opens a recording of perf, of which head was read ahead. One that comes from a pipe, or
+// compressed, is put into a temporary file, as what is said of it as a whole is at its end.
+func openPerfData(in *bufio.Reader, from *os.File, packed bool, names symbols.Options) (*perfRecording, error) {
+	r := &perfRecording{names: names}
+	st, err := from.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Mode().IsRegular() {
+		r.written = st.ModTime()
+	}
+	if packed || !st.Mode().IsRegular() {
+		var whole io.Reader = in
+		if packed {
+			if whole, err = gzip.NewReader(in); err != nil {
+				return nil, err
+			}
+		}
+		if from, err = spool(whole); err != nil {
+			return nil, err
+		}
+		if st, err = from.Stat(); err != nil {
+			return nil, err
+		}
+	}
+	r.file, err = perfdata.Open(from, st.Size())
+	return r, err
+}
+
+// spool puts what is read into a temporary file, which is gone with the program.
+func spool(in io.Reader) (*os.File, error) {
+	f, err := os.CreateTemp("", "swbpf-perf-data-")
+	if err == nil {
+		err = os.Remove(f.Name())
+	}
+	if err == nil {
+		_, err = io.Copy(f, in)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("put it into a temporary file: %w", err)
+	}
+	return f, nil
+}
+
+// eventName leaves out modifiers: "cycles:ppp" is "cycles".
+func eventName(name string) string {
+	if i := strings.LastIndexByte(name, ':'); i > 0 && strings.Trim(name[i+1:], "ukhGHpPSDWIeb") == "" {
+		return name[:i]
+	}
+	return name
+}
+
+// pickEvent returns the index of the event of a name, or of the first that counts something.
+func (r *perfRecording) pickEvent(name string) (int, error) {
+	var names []string
+	for i, e := range r.file.Events {
+		if e.IsDummy() {
+			continue
+		}
+		if name == "" || name == e.Name || name == eventName(e.Name) {
+			return i, nil
+		}
+		names = append(names, eventName(e.Name))
+	}
+	if len(names) == 0 {
+		return 0, nil
+	}
+	return 0, fmt.Errorf("%w: %q; it has %s", profile.ErrNoSuchType, name, strings.Join(names, ", "))
+}
+
+// profile makes the profile of one event: of the first that has samples, unless one is asked for.
+func (r *perfRecording) profile(o profile.ReadOptions) (*profile.Profile, error) {
+	event, err := r.pickEvent(o.SampleType)
+	if err != nil {
+		return nil, err
+	}
+	im, err := r.read(event, o)
+	if err != nil {
+		return nil, err
+	}
+	if im.stats.Samples == 0 && o.SampleType == "" {
+		if event = slices.IndexFunc(im.samples, func(n uint64) bool { return n > 0 }); event < 0 {
+			return nil, errors.New("perf has recorded no samples")
+		}
+		if im, err = r.read(event, o); err != nil {
+			return nil, err
+		}
+	}
+	return im.finish(o), nil
+}
+
+// perfImport makes a profile of the samples of one event of a recording.
+type perfImport struct {
+	*pipeline
+	r     *perfRecording
+	event int
+	table *loader.Recorded
+	files *pastFiles
+	arch  *procstate.Arch // of the machine; nil when it is none that is known
+
+	comms   map[int32][16]byte // of threads
+	samples []uint64           // by event
+	first   uint64             // times of samples
+	last    uint64
+	period  uint64 // of all samples, while that is one
+	varies  bool
+	sum     uint64 // of the periods
+	lost    uint64 // records
+	skipped uint64 // samples that were lost otherwise
+	bad     uint64 // records that are malformed
+	cut     bool
+	late    uint64
+	traced  uint64
+
+	raw    perfdata.Sample
+	sample loader.Sample
+	region [1]procstate.Region
+	chain  []uint64 // the user part of the stack, as the sample has it; nil where that is to be walked
+}
+
+// read reads the records, and counts the samples of an event.
+func (r *perfRecording) read(event int, o profile.ReadOptions) (*perfImport, error) {
+	b := profile.NewBuilder()
+	labels := makeLabeller(b)
+	labels.past = map[uint64]string{}
+	im := &perfImport{
+		pipeline: makePipeline(b, r.names, labels), r: r, event: event, arch: archOfMachine(r.file.Machine),
+		comms: map[int32][16]byte{0: profile.Comm("swapper")}, samples: make([]uint64, len(r.file.Events)),
+	}
+	im.table = loader.NewRecorded(cmp.Or(im.arch, procstate.HostArch(), procstate.AMD64))
+	im.files = newPastFiles(r)
+	im.procs, im.past, im.modules.past, im.user = im.table, true, true, im.addUser
+	im.modules.pastKernel = newPastKernel(im.files)
+	if o.Times {
+		b.KeepTimes()
+	}
+	records := r.file.Records()
+	defer records.Close()
+	for {
+		rec, err := records.Next()
+		if err == io.EOF {
+			break
+		}
+		if err == nil {
+			err = im.take(rec)
+		}
+		if errors.Is(err, perfdata.ErrMalformed) {
+			im.bad++
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	im.cut = records.Cut || r.file.Cut
+	im.late, im.traced = records.Late, records.Traced
+	im.bad += records.Malformed
+	return im, nil
+}
+
+// archOfMachine returns the architecture that uname -m calls so, nil where that is not known. What
+// was killed before it could say what machine it is on was mostly recorded here.
+func archOfMachine(machine string) *procstate.Arch {
+	switch machine {
+	case "":
+		return procstate.HostArch()
+	case "x86_64":
+		return procstate.AMD64
+	case "aarch64", "arm64":
+		return procstate.ARM64
+	}
+	if strings.HasPrefix(machine, "i") && strings.HasSuffix(machine, "86") {
+		return procstate.I386
+	}
+	return nil
+}
+
+// take deals with a record. An error that is no ErrMalformed ends reading.
+func (im *perfImport) take(rec *perfdata.Record) error {
+	switch rec.Type {
+	case perfdata.TypeSample:
+		return im.takeSample(rec)
+	case perfdata.TypeMmap, perfdata.TypeMmap2:
+		return im.takeMmap(rec)
+	case perfdata.TypeComm:
+		return im.takeComm(rec)
+	case perfdata.TypeFork, perfdata.TypeExit:
+		return im.takeTask(rec)
+	case perfdata.TypeLost, perfdata.TypeLostSamples:
+		n, err := rec.Lost()
+		if rec.Type == perfdata.TypeLost {
+			im.lost += n
+		} else {
+			im.skipped += n
+		}
+		return err
+	case perfdata.TypeCgroup:
+		id, path, err := rec.Cgroup()
+		if err == nil {
+			im.labels.past[id] = string(path)
+		}
+		return err
+	case perfdata.TypeKsymbol:
+		return im.takeKsymbol(rec)
+	}
+	return nil
+}
+
+func (im *perfImport) takeKsymbol(rec *perfdata.Record) error {
+	var k perfdata.Ksymbol
+	if err := rec.Ksymbol(&k); err != nil || k.Kind != unix.PERF_RECORD_KSYMBOL_TYPE_BPF {
+		return err
+	}
+	im.modules.onBPF(&loader.SidebandEvent{Addr: k.Addr, Len: uint64(k.Len), Gone: k.Unregister, Symbol: string(k.Name)})
+	return nil
+}
+
+func (im *perfImport) takeComm(rec *perfdata.Record) error {
+	pid, tid, comm, err := rec.Comm()
+	if err != nil {
+		return err
+	}
+	e := loader.SidebandEvent{Kind: loader.SidebandComm, PID: pid, TID: tid, Comm: string(comm)}
+	if rec.Misc&perfdata.MiscCommExec != 0 {
+		e.Kind, e.TID = loader.SidebandExec, pid
+	}
+	im.table.Apply(&e)
+	im.comms[tid] = profile.Comm(e.Comm)
+	return nil
+}
+
+// takeTask deals with a thread that began, or ended. What perf itself tells of those that ran before
+// has no time.
+func (im *perfImport) takeTask(rec *perfdata.Record) error {
+	pid, tid, parentPID, parentTID, err := rec.Task()
+	if err != nil {
+		return err
+	}
+	e := loader.SidebandEvent{Kind: loader.SidebandExit, PID: pid, TID: tid, PPID: parentPID}
+	if rec.Type == perfdata.TypeFork {
+		e.Kind = loader.SidebandFork
+		if comm, ok := im.comms[parentTID]; ok {
+			im.comms[tid] = comm
+		}
+		if pid != parentPID && (rec.Time == 0 || rec.Misc&perfdata.MiscForkExec != 0) {
+			e.PPID = 0
+		}
+	}
+	im.table.Apply(&e)
+	return nil
+}
+
+// takeMmap adds a mapping of code.
+func (im *perfImport) takeMmap(rec *perfdata.Record) error {
+	var m perfdata.Mmap
+	if err := rec.Mmap(&m); err != nil {
+		return err
+	}
+	switch {
+	case m.IsForData || m.HasProt && m.Prot&unix.PROT_EXEC == 0:
+		return nil
+	case rec.Mode() == perfdata.ModeKernel:
+		im.modules.pastKernel.mapped(&m)
+		return nil
+	case rec.Mode() != perfdata.ModeUser && rec.Mode() != perfdata.ModeUnknown || m.PID < 0:
+		return nil // a guest's
+	}
+	ref := procstate.FileRef{
+		PID: m.PID, TID: m.TID, Path: string(m.Path), Start: m.Addr, End: m.Addr + m.Len,
+		Dev: unix.Mkdev(m.Major, m.Minor), Inode: m.Inode, Gen: m.Generation, HasGen: m.HasFile,
+	}
+	offset := m.Offset
+	var image *procstate.Image
+	var err error
+	if ref.Path == "[vdso]" {
+		offset = 0
+		image, err = im.files.vdso(m.BuildID)
+	} else if procstate.HasFile(ref.Path) {
+		image, err = im.files.open(&ref, m.BuildID)
+	}
+	im.table.Map(&ref, offset, image, err)
+	return nil
+}
+
+// takeSample counts a sample, if it is of the event.
+func (im *perfImport) takeSample(rec *perfdata.Record) error {
+	if rec.Event >= 0 {
+		im.samples[rec.Event]++
+	}
+	if rec.Event != im.event {
+		return nil
+	}
+	raw, s := &im.raw, &im.sample
+	if err := rec.Sample(raw); err != nil {
+		return err
+	}
+	if im.stats.Samples == 0 {
+		im.first, im.period = rec.Time, raw.Period
+	}
+	im.last = max(im.last, rec.Time)
+	im.varies = im.varies || raw.Period != im.period
+	const most = 1 << 62
+	if raw.Period > most || im.sum > most-raw.Period {
+		return errors.New("the periods of the samples add up to more than 62 bits hold")
+	}
+	im.sum += raw.Period
+	*s = loader.Sample{
+		Time: rec.Time, Weight: raw.Period, PID: raw.PID, TID: raw.TID, CPU: raw.CPU, Comm: im.comms[raw.TID], Cgroup: raw.Cgroup,
+		Kernel: s.Kernel[:0],
+	}
+	im.labels.withCPU = raw.HasCPU
+	im.split(rec.Mode(), raw)
+	im.setUser(raw)
+	im.add(s)
+	return nil
+}
+
+// split tells apart the parts of a sample's call chain.
+func (im *perfImport) split(mode perfdata.Mode, raw *perfdata.Sample) {
+	s, chain := &im.sample, im.chain[:0]
+	for i := 0; i < len(raw.Callchain); i++ {
+		ip := raw.Callchain[i]
+		switch {
+		case ip == perfdata.ContextUserDeferred:
+			mode = perfdata.ModeUser
+			i++ // which is not here
+		case ip == perfdata.ContextKernel:
+			mode = perfdata.ModeKernel
+		case ip == perfdata.ContextUser:
+			mode = perfdata.ModeUser
+		case perfdata.IsContext(ip):
+			mode = perfdata.ModeUnknown
+		case mode == perfdata.ModeKernel:
+			s.Kernel = append(s.Kernel, ip)
+		case mode == perfdata.ModeUser:
+			chain = append(chain, ip)
+		}
+	}
+	if len(s.Kernel)+len(chain) == 0 {
+		switch mode {
+		case perfdata.ModeKernel:
+			s.Kernel = append(s.Kernel, raw.IP)
+		case perfdata.ModeUser:
+			chain = append(chain, raw.IP)
+		}
+	}
+	im.chain = chain
+}
+
+// setUser sets the user part of the sample: registers and stack, where it has them.
+func (im *perfImport) setUser(raw *perfdata.Sample) {
+	s := &im.sample
+	s.Arch = im.arch
+	if im.r.file.Events[im.event].RegsUser == 0 {
+		if len(im.chain) > 0 {
+			s.User = loader.UserNative
+			s.Arch = cmp.Or(s.Arch, procstate.HostArch(), procstate.AMD64)
+		}
+		return
+	}
+	im.chain = im.chain[:0]
+	if raw.RegsABI == perfdata.RegsNone {
+		return
+	}
+	s.User, s.Arch = setRegs(&s.Regs, im.arch, raw)
+	if s.Arch == nil {
+		return
+	}
+	s.StackEnd = loader.StackEndUnreadable
+	if len(raw.Stack) > 0 {
+		im.region[0] = procstate.Region{Addr: s.Regs.Raw(s.Arch.SP), Data: raw.Stack}
+		s.Regions = im.region[:]
+		if uint64(len(raw.Stack)) == raw.StackAsked {
+			s.StackEnd = loader.StackEndLimit
+		}
+	}
+}
+
+// DWARF numbers of the registers of enum perf_event_x86_regs (asm/perf_regs.h), by the numbers there:
+// AX, BX, CX, DX, SI, DI, BP, SP, IP, then FLAGS and segments, which are not wanted, and R8 to R15 from 16 on.
+var (
+	amd64Regs = [...]procstate.Reg{0, 3, 2, 1, 4, 5, 6, 7, 16, 9: procstate.NoReg, procstate.NoReg, procstate.NoReg, procstate.NoReg,
+		procstate.NoReg, procstate.NoReg, procstate.NoReg, 8, 9, 10, 11, 12, 13, 14, 15}
+	i386Regs = [...]procstate.Reg{0, 3, 1, 2, 6, 7, 5, 4, 8}
+)
+
+// setRegs sets the registers of a sample of a machine, and returns what sort of program they are of.
+// arch is nil where that is none that is known, as 32-bit Arm.
+func setRegs(regs *procstate.Regs, machine *procstate.Arch, raw *perfdata.Sample) (user loader.UserState, arch *procstate.Arch) {
+	user, arch = loader.UserNative, machine
+	numbers := amd64Regs[:]
+	switch {
+	case machine == procstate.ARM64 && raw.RegsABI == perfdata.Regs64:
+		numbers = nil // the kernel's are those of DWARF
+	case machine == procstate.AMD64 && raw.RegsABI == perfdata.Regs64:
+	case (machine == procstate.AMD64 || machine == procstate.I386) && raw.RegsABI == perfdata.Regs32:
+		user, arch, numbers = loader.UserCompat32, procstate.I386, i386Regs[:]
+	default:
+		return user, nil
+	}
+	i := 0
+	for n := range uint64(64) {
+		if raw.RegsMask>>n&1 == 0 {
+			continue
+		}
+		if i >= len(raw.Regs) {
+			break
+		}
+		v := raw.Regs[i]
+		i++
+		reg := procstate.Reg(n)
+		if numbers != nil {
+			if n >= uint64(len(numbers)) {
+				continue
+			}
+			reg = numbers[n]
+		}
+		if arch == procstate.I386 {
+			v &= 1<<32 - 1
+		}
+		if int(reg) < arch.NumRegs {
+			regs.Set(reg, v)
+		}
+	}
+	if _, ok := regs.Value(arch.PC); !ok {
+		return user, nil
+	}
+	return user, arch
+}
+
+// addUser makes the user part of the sample p.stack: by walking it, or as the kernel has followed it,
+// which does not tell whether it is whole.
+func (im *perfImport) addUser(s *loader.Sample) error {
+	if len(im.chain) == 0 {
+		err := im.pipeline.addUser(s)
+		if err == unwind.NoFile {
+			im.missFile(s)
+		}
+		return err
+	}
+	wp := im.process(s)
+	for i, addr := range slices.Backward(im.chain) {
+		if i > 0 { // a return address
+			addr--
+		}
+		if wp == nil {
+			im.stack = append(im.stack, profile.Loc{Addr: addr})
+		} else {
+			im.stack = im.modules.appendUser(im.stack, wp, unwind.PC{Addr: addr & s.Arch.CodeMask})
+		}
+	}
+	return nil
+}
+
+// missFile notes which file the walk of a sample has lacked.
+func (im *perfImport) missFile(s *loader.Sample) {
+	wp := im.process(s)
+	if m := wp.space.MappingAt(im.pcs[len(im.pcs)-1].Addr); m != nil && m.ImageErr != nil {
+		im.files.miss(m.Path, m.ImageErr)
+	}
+}
+
+// lostByPerf is the reason for which records are missing that perf was too slow to take.
+const lostByPerf, lostOtherwise = "perf-too-slow", "kernel-dropped"
+
+// perfHelp explains reasons where those of other recordings do not fit.
+var perfHelp = map[string]string{
+	lostByPerf:                       "perf did not take records in time, which may be of mappings as well; record with a larger -m or a lower -F",
+	lostOtherwise:                    "the kernel could not store samples, or a filter dropped them",
+	unwind.StackCut.String():         "the stack is longer than what perf has copied of it; record with --call-graph dwarf,65528",
+	unwind.NoFile.String():           "the file is not on this machine, or another one by now: 'perf archive' takes files along",
+	unwind.MemoryUnreadable.String(): "memory that the walk needs is not in the recording, which has the top of one stack",
+	unwind.NoUnwindInfo.String():     "no unwind information and no frame pointer for the code, or code that was made at run time, of which a recording has nothing",
+}
+
+// finish names the profile.
+func (im *perfImport) finish(o profile.ReadOptions) *profile.Profile {
+	f := im.r.file
+	e := &f.Events[im.event]
+	name := eventName(e.Name)
+	m := profile.Meta{Target: im.target(o), Event: name, CPUs: f.CPUs, Clock: int64(im.first), Help: map[string]string{}}
+	if f.Tool != "" {
+		m.Tool = "perf " + f.Tool
+	}
+	if f.Release != "" {
+		m.Kernel = strings.TrimSpace(f.Release + " " + f.Machine)
+	}
+	if im.last > im.first && im.last-im.first < 1<<62 {
+		m.Duration = time.Duration(im.last - im.first)
+	}
+	if e.IsFrequency() {
+		m.FrequencyHz = int(min(e.Period, 1<<30))
+	}
+	if im.sum > 0 {
+		m.Value = profile.ValueType{Type: name, Unit: "count"}
+		if e.CountsTime() {
+			m.Value = profile.ValueType{Type: "cpu", Unit: "nanoseconds"}
+		}
+		if m.ByValue = im.varies; !im.varies {
+			m.Period = int64(im.period)
+		}
+	}
+	for reason := range unwind.NumReasons {
+		m.Help[reason.String()] = reason.Help()
+	}
+	for reason, help := range perfHelp {
+		m.Help[reason] = help
+	}
+	for _, lost := range []profile.Tally{{Name: lostByPerf, N: int64(min(im.lost, 1<<62))}, {Name: lostOtherwise, N: int64(min(im.skipped, 1<<62))}} {
+		if lost.N > 0 {
+			m.Lost = append(m.Lost, lost)
+		}
+	}
+	p := im.builder.Finish(m, im.modules)
+	im.modules.noteErrors()
+	if note := im.modules.pastKernel.note(); note != "" {
+		im.modules.notes = append(im.modules.notes, note)
+	}
+	p.Meta.Notes = slices.Concat(im.notes(), im.files.notes(), im.modules.notes)
+	p.Format, p.Type = perfDataFormat, name
+	for i, e := range f.Events {
+		if !e.IsDummy() && (im.samples[i] > 0 || i == im.event) {
+			p.Types = append(p.Types, profile.ValueType{Type: eventName(e.Name), Unit: "count"})
+		}
+	}
+	p.SetReader(im.r.profile)
+	im.files.images.Close()
+	return p
+}
+
+// target is what was recorded, by the command line of perf.
+func (im *perfImport) target(o profile.ReadOptions) string {
+	return cmp.Or(o.Name, perfDataFormat)
+}
+
+// notes tells what is not as it should be.
+func (im *perfImport) notes() (notes []string) {
+	f := im.r.file
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	if f.Unended {
+		note("perf did not come to write the end of the recording")
+	}
+	if im.cut {
+		note("the recording is cut off")
+	}
+	if im.bad > 0 {
+		note("%s of the recording cannot be understood", plural(im.bad, "record"))
+	}
+	if im.late > 0 {
+		note("%s came too late for their place in time: frames may be missing, as mappings were not known", plural(im.late, "record"))
+	}
+	if im.traced > 0 || f.HasTrace {
+		note("the trace of the processor (AUXTRACE) is left out")
+	}
+	switch e := &f.Events[im.event]; {
+	case e.RegsUser != 0:
+	case e.SampleType&unix.PERF_SAMPLE_CALLCHAIN != 0:
+		note("stacks are as the kernel has followed frame pointers: what code without these has called, and who called that, is not known; 'perf record --call-graph dwarf' has what it takes")
+	default:
+		note("recorded without call graphs: a sample has one frame; 'perf record --call-graph dwarf' has stacks")
+	}
+	return notes
+}
