@@ -8,7 +8,12 @@ import "github.com/swbpf/swbpf/procstate"
 type Recorded struct {
 	procs map[int32]*Process
 	arch  *procstate.Arch
+	ended []*Process // those that have ended last, the first first
 }
+
+// maxRecordedEnded is how many processes are kept that have ended: their other threads may have gone on,
+// and samples be taken while they end.
+const maxRecordedEnded = 1 << 10
 
 // NewRecorded makes an empty table, of programs of an architecture unless their files say otherwise.
 func NewRecorded(arch *procstate.Arch) *Recorded {
@@ -36,8 +41,24 @@ func (r *Recorded) Apply(e *SidebandEvent) {
 	case SidebandComm:
 		r.of(e.PID).Comm = e.Comm
 	case SidebandExit:
-		delete(r.procs, e.PID)
+		r.applyExit(e.PID)
 	}
+}
+
+func (r *Recorded) applyExit(pid int32) {
+	proc := r.procs[pid]
+	if proc == nil || proc.Exited {
+		return
+	}
+	proc.Exited = true
+	if r.ended = append(r.ended, proc); len(r.ended) <= maxRecordedEnded {
+		return
+	}
+	// An exec of another thread has made it go on, or its number is another's by now.
+	if old := r.ended[0]; r.procs[old.PID] == old && old.Exited {
+		delete(r.procs, old.PID)
+	}
+	r.ended = r.ended[1:]
 }
 
 // Map adds a mapping to the process of ref: from an offset on of a file, of memory without one

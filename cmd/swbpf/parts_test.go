@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/symbols"
 )
 
 func TestPartPath(t *testing.T) {

@@ -160,12 +160,14 @@ type perfImport struct {
 	period  uint64 // of all samples, while that is one
 	varies  bool
 	sum     uint64 // of the periods
-	lost    uint64 // records
-	skipped uint64 // samples that were lost otherwise
-	bad     uint64 // records that are malformed
-	cut     bool
-	late    uint64
-	traced  uint64
+	lost    uint64 // records, as the rings tell
+
+	lostSamples uint64 // as the counters of events tell
+	bad         uint64 // records that are malformed
+	strayed     uint64 // call chains that were cut
+	cut         bool
+	late        uint64
+	traced      uint64
 
 	raw    perfdata.Sample
 	sample loader.Sample
@@ -243,10 +245,11 @@ func (im *perfImport) take(rec *perfdata.Record) error {
 		return im.takeTask(rec)
 	case perfdata.TypeLost, perfdata.TypeLostSamples:
 		n, err := rec.Lost()
-		if rec.Type == perfdata.TypeLost {
+		switch {
+		case rec.Type == perfdata.TypeLost:
 			im.lost += n
-		} else {
-			im.skipped += n
+		case rec.Misc&perfdata.MiscLostByFilter == 0:
+			im.lostSamples += n
 		}
 		return err
 	case perfdata.TypeCgroup:
@@ -365,7 +368,7 @@ func (im *perfImport) takeSample(rec *perfdata.Record) error {
 	}
 	im.labels.withCPU = raw.HasCPU
 	im.split(rec.Mode(), raw)
-	im.setUser(raw)
+	im.setUser(rec.Mode(), raw)
 	im.add(s)
 	return nil
 }
@@ -403,7 +406,7 @@ func (im *perfImport) split(mode perfdata.Mode, raw *perfdata.Sample) {
 }
 
 // setUser sets the user part of the sample: registers and stack, where it has them.
-func (im *perfImport) setUser(raw *perfdata.Sample) {
+func (im *perfImport) setUser(mode perfdata.Mode, raw *perfdata.Sample) {
 	s := &im.sample
 	s.Arch = im.arch
 	if im.r.file.Events[im.event].RegsUser == 0 {
@@ -428,6 +431,12 @@ func (im *perfImport) setUser(raw *perfdata.Sample) {
 		if uint64(len(raw.Stack)) == raw.StackAsked {
 			s.StackEnd = loader.StackEndLimit
 		}
+		return
+	}
+	// In an exec the registers are the old program's when its memory is gone.
+	proc := im.table.Process(s.PID)
+	if mode == perfdata.ModeKernel && proc != nil && proc.Space.MappingAt(s.Regs.Raw(s.Arch.PC)) == nil {
+		s.User = loader.UserExec
 	}
 }
 
@@ -484,7 +493,8 @@ func setRegs(regs *procstate.Regs, machine *procstate.Arch, raw *perfdata.Sample
 }
 
 // addUser makes the user part of the sample p.stack: by walking it, or as the kernel has followed it,
-// which does not tell whether it is whole.
+// up to what that took for a return address and is in no code. It is not known whether such a stack is
+// whole.
 func (im *perfImport) addUser(s *loader.Sample) error {
 	if len(im.chain) == 0 {
 		err := im.pipeline.addUser(s)
@@ -493,8 +503,15 @@ func (im *perfImport) addUser(s *loader.Sample) error {
 		}
 		return err
 	}
-	wp := im.process(s)
-	for i, addr := range slices.Backward(im.chain) {
+	wp, chain := im.process(s), im.chain
+	for i, addr := range chain {
+		if i > 0 && wp != nil && wp.space.MappingAt(addr&s.Arch.CodeMask) == nil {
+			chain = chain[:i]
+			im.strayed++
+			break
+		}
+	}
+	for i, addr := range slices.Backward(chain) {
 		if i > 0 { // a return address
 			addr--
 		}
@@ -515,13 +532,12 @@ func (im *perfImport) missFile(s *loader.Sample) {
 	}
 }
 
-// lostByPerf is the reason for which records are missing that perf was too slow to take.
-const lostByPerf, lostOtherwise = "perf-too-slow", "kernel-dropped"
+// lostByPerf is the reason for which records are missing.
+const lostByPerf = "perf-too-slow"
 
 // perfHelp explains reasons where those of other recordings do not fit.
 var perfHelp = map[string]string{
 	lostByPerf:                       "perf did not take records in time, which may be of mappings as well; record with a larger -m or a lower -F",
-	lostOtherwise:                    "the kernel could not store samples, or a filter dropped them",
 	unwind.StackCut.String():         "the stack is longer than what perf has copied of it; record with --call-graph dwarf,65528",
 	unwind.NoFile.String():           "the file is not on this machine, or another one by now: 'perf archive' takes files along",
 	unwind.MemoryUnreadable.String(): "memory that the walk needs is not in the recording, which has the top of one stack",
@@ -534,8 +550,8 @@ func (im *perfImport) finish(o profile.ReadOptions) *profile.Profile {
 	e := &f.Events[im.event]
 	name := eventName(e.Name)
 	m := profile.Meta{Target: im.target(o), Event: name, CPUs: f.CPUs, Clock: int64(im.first), Help: map[string]string{}}
-	if f.Tool != "" {
-		m.Tool = "perf " + f.Tool
+	if e.RegsUser != 0 { // else it is not known which stacks are whole
+		m.Tool = strings.TrimSpace("perf " + f.Tool)
 	}
 	if f.Release != "" {
 		m.Kernel = strings.TrimSpace(f.Release + " " + f.Machine)
@@ -561,10 +577,8 @@ func (im *perfImport) finish(o profile.ReadOptions) *profile.Profile {
 	for reason, help := range perfHelp {
 		m.Help[reason] = help
 	}
-	for _, lost := range []profile.Tally{{Name: lostByPerf, N: int64(min(im.lost, 1<<62))}, {Name: lostOtherwise, N: int64(min(im.skipped, 1<<62))}} {
-		if lost.N > 0 {
-			m.Lost = append(m.Lost, lost)
-		}
+	if lost := max(im.lost, im.lostSamples); lost > 0 { // both tell of the same
+		m.Lost = []profile.Tally{{Name: lostByPerf, N: int64(min(lost, 1<<62))}}
 	}
 	p := im.builder.Finish(m, im.modules)
 	im.modules.noteErrors()
@@ -610,9 +624,32 @@ func (im *perfImport) notes() (notes []string) {
 	switch e := &f.Events[im.event]; {
 	case e.RegsUser != 0:
 	case e.SampleType&unix.PERF_SAMPLE_CALLCHAIN != 0:
-		note("stacks are as the kernel has followed frame pointers: what code without these has called, and who called that, is not known; 'perf record --call-graph dwarf' has what it takes")
+		note("stacks are as the kernel has followed frame pointers; which of them lack frames is not known: 'perf record --call-graph dwarf' has what it takes")
+		if im.strayed > 0 {
+			note("%s of the kernel's led to where no code is, and were cut there", plural(im.strayed, "stack"))
+		}
 	default:
 		note("recorded without call graphs: a sample has one frame; 'perf record --call-graph dwarf' has stacks")
 	}
 	return notes
+}
+
+// printWalked says how the stacks of a recording of perf's have come out, and what is missing.
+func printWalked(w io.Writer, p *profile.Profile) {
+	if p.Meta.Tool != "" {
+		truncated := map[string]uint64{}
+		for _, t := range p.Truncated {
+			truncated[t.Name] = uint64(t.N)
+		}
+		fmt.Fprintf(w, "stacks: %d complete (%.2f %%)%s\n", p.Complete, percent(uint64(p.Complete), uint64(p.Samples)), reasons(", truncated", truncated))
+		for _, t := range p.Truncated {
+			if percent(uint64(t.N), uint64(p.Samples)) >= 1 {
+				fmt.Fprintf(w, "  (%s: %s)\n", t.Name, p.Meta.Help[t.Name])
+			}
+		}
+	}
+	for _, lost := range p.Meta.Lost {
+		fmt.Fprintf(w, "lost: %s (%s: %s)\n", plural(uint64(lost.N), "record"), lost.Name, p.Meta.Help[lost.Name])
+	}
+	printNotes(w, p.Meta.Notes)
 }

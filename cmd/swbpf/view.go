@@ -119,6 +119,9 @@ func view(o *viewOptions, path string) error {
 	if err != nil {
 		return err
 	}
+	if p.Format == perfDataFormat {
+		printWalked(os.Stderr, p)
+	}
 	if server == nil {
 		outs, failed := saveOutputs(outs, p)
 		for _, out := range outs {

@@ -13,24 +13,28 @@ type block struct {
 	refs int // records in it that wait, and the cutter that fills it
 }
 
-// blockBytes is the length of a block, which has many records of any length.
-const blockBytes = 1 << 20
+// The length of blocks, in bytes: they have several records of any length.
+const (
+	minBlock = 128 << 10
+	maxBlock = 1 << 20
+)
 
 // blockList gives out blocks.
 type blockList struct {
+	each  int // bytes of a block
 	free  []*block
 	inUse int // bytes
 }
 
 func (l *blockList) get() *block {
-	l.inUse += blockBytes
+	l.inUse += l.each
 	if n := len(l.free); n > 0 {
 		b := l.free[n-1]
 		l.free = l.free[:n-1]
 		b.refs = 1
 		return b
 	}
-	return &block{data: make([]byte, blockBytes), refs: 1}
+	return &block{data: make([]byte, l.each), refs: 1}
 }
 
 // maxFree is how many blocks are kept for use.
@@ -40,7 +44,7 @@ func (l *blockList) release(b *block) {
 	if b.refs--; b.refs > 0 {
 		return
 	}
-	l.inUse -= blockBytes
+	l.inUse -= l.each
 	if len(l.free) < maxFree {
 		l.free = append(l.free, b)
 	}

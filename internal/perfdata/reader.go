@@ -51,7 +51,7 @@ type entry struct {
 
 // Records begins to read them.
 func (f *File) Records() *Reader {
-	r := &Reader{f: f}
+	r := &Reader{f: f, blocks: blockList{each: int(min(max(f.end-f.begin, minBlock), maxBlock))}}
 	r.file = cutter{blocks: &r.blocks, offset: f.begin, read: func(b []byte, at int64) (int, error) {
 		return f.r.ReadAt(b[:min(int64(len(b)), f.end-at)], at)
 	}}
@@ -177,9 +177,13 @@ func (r *Reader) load(e *entry) {
 		}
 		r.at = max(r.at, e.time)
 	}
+	body := e.rec[8:]
+	if typ == TypeKsymbol && r.f.allIDs {
+		body = trimKsymbol(body, r.f.Events[0].SampleType)
+	}
 	r.rec = Record{
 		Type: typ, Misc: binary.LittleEndian.Uint16(e.rec[4:]), Time: e.time, Event: i,
-		attr: &r.f.Events[max(i, 0)].Attr, all: r.f.allIDs && typ != TypeSample, body: e.rec[8:],
+		attr: &r.f.Events[max(i, 0)].Attr, all: r.f.allIDs && typ != TypeSample, body: body,
 	}
 	if e.time == ^uint64(0) {
 		r.rec.Time = 0
@@ -219,7 +223,11 @@ func (r *Reader) timeOf(typ Type, rec []byte) uint64 {
 	if !r.f.allIDs {
 		return 0
 	}
-	return trailerTime(body, r.f.Events[0].SampleType)
+	sampleType := r.f.Events[0].SampleType
+	if typ == TypeKsymbol {
+		body = trimKsymbol(body, sampleType)
+	}
+	return trailerTime(body, sampleType)
 }
 
 // unpack takes in the records that a compressed one holds.

@@ -54,10 +54,11 @@ const (
 
 // Bits of Record.Misc, some of which mean another thing in another kind of record.
 const (
-	MiscMmapData    = unix.PERF_RECORD_MISC_MMAP_DATA
-	MiscCommExec    = unix.PERF_RECORD_MISC_COMM_EXEC
-	MiscForkExec    = unix.PERF_RECORD_MISC_FORK_EXEC // perf itself has made the record
-	miscMmapBuildID = unix.PERF_RECORD_MISC_MMAP_BUILD_ID
+	MiscMmapData     = unix.PERF_RECORD_MISC_MMAP_DATA
+	MiscCommExec     = unix.PERF_RECORD_MISC_COMM_EXEC
+	MiscForkExec     = unix.PERF_RECORD_MISC_FORK_EXEC // perf itself has made the record
+	MiscLostByFilter = 1 << 15                         // PERF_RECORD_MISC_LOST_SAMPLES_BPF: of TypeLostSamples, that a filter left out
+	miscMmapBuildID  = unix.PERF_RECORD_MISC_MMAP_BUILD_ID
 )
 
 // ErrMalformed is of a record that is shorter than what it says is in it. Others can be read.
@@ -92,6 +93,21 @@ func (r *Record) own() cursor {
 		b = b[:max(len(b)-trailerBytes(r.attr.SampleType), 0)]
 	}
 	return cursor{b: b}
+}
+
+// trimKsymbol cuts off what kernels leave behind a record of code that they made: those up to 6.18 add
+// the length of the trailer again for each other event that is told of it. The record itself ends with
+// the name, padded to 8 bytes, and one trailer.
+func trimKsymbol(body []byte, sampleType uint64) []byte {
+	const before = 16
+	if len(body) < before {
+		return body
+	}
+	n := len(name(body[before:]))
+	if end := before + (n+8)&^7 + trailerBytes(sampleType); end < len(body) {
+		return body[:end]
+	}
+	return body
 }
 
 // trailerTime returns the time of a record that is no sample.
