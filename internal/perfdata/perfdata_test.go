@@ -440,7 +440,7 @@ func TestBadRecord(t *testing.T) {
 // What small compressed records hold is bounded.
 func TestPackedZeros(t *testing.T) {
 	rec := perftest.Recording{Attrs: []perftest.Attr{timed}}
-	rec.AddBytes(bytes.Repeat(perftest.Record(uint32(TypeSample), 0, 5, 6, uint64(1), make([]byte, 60000)), 3*maxUnpacked/60000))
+	rec.AddBytes(bytes.Repeat(perftest.Record(uint32(TypeSample), 0, 5, 6, uint64(1), make([]byte, 60000)), maxUnpacked/60000+10))
 	rec.Compress(2 * maxUnpacked)
 	r := open(t, rec.File()).Records()
 	defer r.Close()

@@ -47,7 +47,7 @@ func newUnpacker(blocks *blockList, take func(rec []byte, b *block)) *unpacker {
 // run decompresses until it is closed.
 func (u *unpacker) run(waits func(struct{}) bool) {
 	u.waits = waits
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 	if err == nil {
 		defer z.Close()
 		if err = z.Reset(u); err == nil {

@@ -1,0 +1,485 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/swbpf/swbpf/internal/perfdata"
+	"github.com/swbpf/swbpf/internal/perfdata/perftest"
+	"github.com/swbpf/swbpf/internal/recorded"
+	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/steppers"
+	"github.com/swbpf/swbpf/symbols"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// scriptSample is a sample in the text of perf script.
+type scriptSample struct {
+	frames    []uint64 // addresses, leaf first; those of functions inlined are left out
+	names     []string
+	truncated string
+}
+
+var (
+	scriptHeader = regexp.MustCompile(`^\s*\S.*?\s+-?\d+/(-?\d+)\s+(?:\[\d+\]\s+)?(\d+)\.(\d+):`)
+	scriptFrame  = regexp.MustCompile(`^\s+([0-9a-f]+) (.*) \((.*)\)$`)
+)
+
+// parseScript reads the samples of a text by thread and time in us.
+func parseScript(t *testing.T, text string) map[string]*scriptSample {
+	t.Helper()
+	samples := map[string]*scriptSample{}
+	var last *scriptSample
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if m := scriptFrame.FindStringSubmatch(line); m != nil && last != nil {
+			addr, err := strconv.ParseUint(m[1], 16, 64)
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case strings.HasPrefix(m[2], "[truncated"):
+				last.truncated = m[2]
+			case m[3] != "inlined":
+				last.frames, last.names = append(last.frames, addr), append(last.names, m[2])
+			}
+		} else if m := scriptHeader.FindStringSubmatch(line); m != nil {
+			last = new(scriptSample)
+			samples[m[1]+" "+m[2]+"."+m[3][:6]] = last
+		}
+	}
+	return samples
+}
+
+// readPerfData reads a recording, with the samples in the text of perf script.
+func readPerfData(t *testing.T, path string, o profile.ReadOptions) (*profile.Profile, map[string]*scriptSample) {
+	t.Helper()
+	o.Times = true
+	p, err := readProfile(path, o, symbols.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := p.WritePerfScript(&text); err != nil {
+		t.Fatal(err)
+	}
+	return p, parseScript(t, text.String())
+}
+
+// perfRecord has perf record a command, to what OUT stands for.
+func perfRecord(t *testing.T, args ...string) (path string) {
+	t.Helper()
+	testenv.Needs(t, "perf")
+	path = filepath.Join(t.TempDir(), "perf.data")
+	args = append([]string{"record", "-q", "-F", "499"}, args...)
+	for i := range args {
+		if args[i] == "OUT" {
+			args[i] = path
+		}
+	}
+	cmd := exec.Command("perf", args...)
+	if slices.Contains(args, "-") {
+		out, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		cmd.Stdout = out
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("perf %s: %v\n%s", strings.Join(args, " "), err, &stderr)
+	}
+	return path
+}
+
+// Stacks of what perf has recorded are those that perf itself finds, or what these are the beginning of,
+// from a file and from a pipe, compressed or not.
+func TestPerfData(t *testing.T) {
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	for name, args := range map[string][]string{
+		"file": {"-o", "OUT"}, "pipe": {"-o", "-"}, "packed": {"-z", "-o", "OUT"}, "packed pipe": {"-z", "-o", "-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := perfRecord(t, slices.Concat([]string{"-e", "cpu-clock", "--call-graph", "dwarf"}, args, []string{target, "1"})...)
+			script, err := exec.Command("perf", "script", "--no-inline", "-i", path, "-F", "comm,pid,tid,time,ip,sym,dso").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := parseScript(t, string(script))
+			p, got := readPerfData(t, path, profile.ReadOptions{})
+			if len(got) < 100 || len(got) != len(want) {
+				t.Fatalf("%d samples, of perf %d", len(got), len(want))
+			}
+			if p.Meta.Event != "cpu-clock" || p.Meta.FrequencyHz != 499 || p.Meta.Value.Type != "cpu" || p.Value < 4e8 || len(p.Meta.Notes) > 0 || p.Meta.Kernel == "" {
+				t.Errorf("%+v", p.Meta)
+			}
+			same, depth30, complete := 0, 0, 0
+			for key, w := range want {
+				g := got[key]
+				switch {
+				case g == nil:
+					t.Errorf("no sample %s", key)
+					continue
+				case slices.Equal(g.frames, w.frames):
+					same++
+				case g.truncated == "" && len(g.frames) > len(w.frames):
+					if n := len(w.frames) - 1; slices.Equal(g.frames[:n], w.frames[:n]) {
+						same++
+					}
+				}
+				if g.truncated == "" {
+					complete++
+				}
+				if slices.Contains(g.names, "main") && slices.Contains(g.names, "_start") {
+					depth30++
+				}
+			}
+			if float64(same) < 0.95*float64(len(want)) || float64(complete) < 0.98*float64(len(want)) || float64(depth30) < 0.9*float64(len(want)) {
+				t.Errorf("of %d samples %d are as perf has them, %d are complete, %d have main", len(want), same, complete, depth30)
+			}
+		})
+	}
+}
+
+// A file that is another one now is not used, and that is told.
+func TestPerfDataOtherFile(t *testing.T) {
+	built := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	t.Setenv("HOME", t.TempDir()) // where perf keeps copies
+	for _, out := range []string{"OUT", "-"} {
+		target := filepath.Join(t.TempDir(), "target")
+		copyTo := func(append string) {
+			b, err := os.ReadFile(built)
+			if err == nil {
+				err = os.WriteFile(target, slices.Concat(b, []byte(append)), 0o755)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		copyTo("")
+		path := perfRecord(t, "-N", "-e", "cpu-clock", "--call-graph", "dwarf", "-o", out, target, "1")
+		p, got := readPerfData(t, path, profile.ReadOptions{})
+		if p.Complete*100 < 98*p.Samples || len(p.Meta.Notes) > 0 {
+			t.Errorf("%s: %d of %d stacks are complete; %q", out, p.Complete, p.Samples, p.Meta.Notes)
+		}
+		if err := os.Remove(target); err != nil {
+			t.Fatal(err)
+		}
+		for _, state := range []string{"gone", "another"} {
+			if state == "another" {
+				if b, err := exec.Command("g++", "-O1", "-o", target, "testdata/targets/depth30.cc").CombinedOutput(); err != nil {
+					t.Fatalf("%v\n%s", err, b)
+				}
+			}
+			p, got = readPerfData(t, path, profile.ReadOptions{})
+			if p.Complete*10 > p.Samples || len(p.Truncated) == 0 || p.Truncated[0].Name != unwind.NoFile.String() ||
+				len(p.Meta.Notes) != 1 || !strings.Contains(p.Meta.Notes[0], target) {
+				t.Errorf("%s, %s: %d of %d stacks are complete, %v; %q", out, state, p.Complete, p.Samples, p.Truncated, p.Meta.Notes)
+			}
+			for _, s := range got {
+				if slices.Contains(s.names, "main") {
+					t.Errorf("%s, %s: names of another file", out, state)
+					break
+				}
+			}
+		}
+	}
+}
+
+// Of several events the first is read that has samples, or the one that is asked for; recordings without
+// call graphs have one frame of each sample.
+func TestPerfDataEvents(t *testing.T) {
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	path := perfRecord(t, "-e", "emulation-faults,cpu-clock:u,page-faults", "-o", "OUT", target, "1")
+	p, got := readPerfData(t, path, profile.ReadOptions{})
+	var types []string
+	for _, typ := range p.Types {
+		types = append(types, typ.Type)
+	}
+	if p.Type != "cpu-clock" || !slices.Equal(types, []string{"cpu-clock", "page-faults"}) || p.Samples < 100 {
+		t.Errorf("read for %q of %q: %d samples", p.Type, types, p.Samples)
+	}
+	for _, s := range got {
+		if len(s.frames) != 1 {
+			t.Errorf("frames %q", s.names)
+			break
+		}
+	}
+	faults, err := p.OfType("page-faults")
+	if err != nil || faults.Type != "page-faults" || faults.Samples == 0 || faults.Samples == p.Samples {
+		t.Errorf("%v: %+v", err, faults)
+	}
+	if _, err := p.OfType("cycles"); err == nil || !strings.Contains(err.Error(), "page-faults") {
+		t.Errorf("an event that is not there: %v", err)
+	}
+}
+
+// Call chains that the kernel has followed are taken as they are, up to where there is no code.
+func TestPerfDataCallchains(t *testing.T) {
+	source := filepath.Join(t.TempDir(), "deep.c")
+	text := `volatile unsigned long sum;
+static __attribute__((noinline)) void down(int n) { if (n) down(n - 1); else for (int i = 0; i < 1000000; i++) sum += i; sum++; }
+int main(void) { for (int i = 0; i < 2000; i++) down(30); }`
+	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	target := build(t, "deep-fp", "gcc", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-o", "OUT", source)
+	path := perfRecord(t, "-e", "cpu-clock", "--call-graph", "fp", "-o", "OUT", target)
+	p, got := readPerfData(t, path, profile.ReadOptions{})
+	deep := 0
+	for _, s := range got {
+		if slices.Contains(s.names, "main") && len(s.frames) > 20 {
+			deep++
+		}
+		if s.truncated != "" {
+			t.Errorf("truncated: %s", s.truncated)
+		}
+	}
+	if float64(deep) < 0.9*float64(len(got)) || len(got) < 100 || p.Meta.Tool != "" || len(p.Meta.Notes) == 0 || !strings.Contains(p.Meta.Notes[0], "frame pointers") {
+		t.Errorf("%d of %d samples are deep; %q", deep, len(got), p.Meta.Notes)
+	}
+}
+
+// The verb reads recordings from a file and from standard input, compressed too, and says how stacks came out.
+func TestPerfDataView(t *testing.T) {
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	path := perfRecord(t, "-e", "cpu-clock", "--call-graph", "dwarf", "-o", "OUT", target, "1")
+	dir := t.TempDir()
+	var first []byte
+	for name, command := range map[string]string{
+		"file": "SWBPF view FILE -o OUT", "input": "SWBPF view - -o OUT < FILE", "pipe": "cat FILE | SWBPF view - -o OUT",
+		"packed": "gzip -c FILE > FILE.gz; SWBPF view FILE.gz -o OUT", "packed pipe": "gzip -c FILE | SWBPF view - -o OUT",
+	} {
+		out := filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".folded")
+		command = strings.NewReplacer("SWBPF", swbpf(t), "FILE", path, "OUT", out).Replace(command)
+		said, err := exec.Command("sh", "-c", command).CombinedOutput()
+		if err != nil || !regexp.MustCompile(`^stacks: \d+ complete \((100|9\d)\.\d\d %\)`).Match(said) {
+			t.Errorf("%s: %v\n%s", name, err, said)
+		}
+		b, err := os.ReadFile(out)
+		b = regexp.MustCompile(`;[^;]*_\[k\]`).ReplaceAll(b, nil) // modules have names in the recording of this boot alone, which only a file's time shows
+		if err != nil || len(b) == 0 || first != nil && !bytes.Equal(b, first) {
+			t.Errorf("%s: %v: %d bytes, before %d", name, err, len(b), len(first))
+		}
+		first = b
+	}
+	if _, stderr, status := runSwbpf(t, dir, "view", "--sample-type", "cycles", path, "-o", "x.html"); status != exitCannot || !strings.Contains(stderr, "it has cpu-clock") {
+		t.Errorf("an event that is not there: status %d\n%s", status, stderr)
+	}
+	if stdout, stderr, status := runSwbpf(t, dir, "diff", path, path); status != 0 || !strings.Contains(stdout, "no function changed") {
+		t.Errorf("diff: status %d\n%s%s", status, stdout, stderr)
+	}
+}
+
+// perfNumbers are the kernel's numbers of registers by those of DWARF: of enum perf_event_x86_regs and
+// enum perf_event_arm_regs.
+var perfNumbers = map[*procstate.Arch][]int{
+	procstate.AMD64: {0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8},
+	procstate.ARM64: {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32},
+	procstate.I386:  {0, 2, 3, 1, 7, 6, 4, 5, 8},
+}
+
+// perfRegs returns the registers as a sample has them, and the mask that says which these are.
+func perfRegs(arch *procstate.Arch, regs *procstate.Regs) (mask uint64, values []uint64) {
+	numbers := perfNumbers[arch]
+	order := make([]int, len(numbers))
+	for i := range order {
+		order[i] = i
+		mask |= 1 << numbers[i]
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(numbers[a], numbers[b]) })
+	for _, i := range order {
+		values = append(values, regs.Raw(procstate.Reg(i)))
+	}
+	return mask, values
+}
+
+// materialise writes the files of recorded stacks, as far as they are known, to where they can be found.
+func materialise(t *testing.T, f *recorded.File) (paths []string) {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range f.Images {
+		im := &f.Images[i]
+		path := filepath.Join(dir, fmt.Sprint(i))
+		out, err := os.Create(path)
+		if err == nil {
+			err = out.Truncate(im.Size)
+		}
+		for at, page := range im.Pages {
+			if err == nil {
+				_, err = out.WriteAt(page, at)
+			}
+		}
+		if err == nil {
+			err = out.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// Recordings of other machines are walked as those of this one.
+func TestPerfDataOtherMachine(t *testing.T) {
+	for name, machine := range map[string]string{"depth30": "x86_64", "goarm64": "aarch64"} {
+		f, err := recorded.Load("../../steppers/testdata/stacks/" + name + ".zst")
+		if err != nil {
+			t.Fatal(err)
+		}
+		snap, err := f.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		arch := snap.Arch()
+		paths := materialise(t, f)
+		mask, _ := perfRegs(arch, new(procstate.Regs))
+		rec := perftest.Recording{
+			Machine: machine, Host: "elsewhere",
+			Attrs: []perftest.Attr{{
+				SampleType: unix.PERF_SAMPLE_IP | unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME | unix.PERF_SAMPLE_REGS_USER | unix.PERF_SAMPLE_STACK_USER,
+				RegsUser:   mask, StackUser: 65528, Flags: perftest.SampleIDAll, Period: 1000, ID: 1, Name: "cycles",
+			}},
+		}
+		rec.Add(unix.PERF_RECORD_COMM, unix.PERF_RECORD_MISC_COMM_EXEC, 7, 7, "thing", 7, 7, uint64(1))
+		for _, m := range f.Mappings {
+			path, dev, inode := m.Path, unix.Stat_t{}, uint64(0)
+			if m.Image >= 0 {
+				path = paths[m.Image]
+				if err := unix.Stat(path, &dev); err != nil {
+					t.Fatal(err)
+				}
+				inode = dev.Ino
+			}
+			rec.Add(unix.PERF_RECORD_MMAP2, unix.PERF_RECORD_MISC_USER, 7, 7, m.Start, m.End-m.Start, m.Offset, unix.Major(dev.Dev), unix.Minor(dev.Dev), inode, uint64(0),
+				unix.PROT_EXEC|unix.PROT_READ, 0, path, 7, 7, uint64(2))
+		}
+		walker := unwind.NewWalker(snap, steppers.ForSampling(unwind.NewTablesWithBudget(1<<24)), nil)
+		var want [][]uint64
+		complete := int64(0)
+		for i := range f.Stacks {
+			s := &f.Stacks[i]
+			regs := s.Registers()
+			sp := regs.Raw(arch.SP)
+			var stack []byte
+			for _, r := range s.Regions {
+				if sp-r.Addr < uint64(len(r.Data)) {
+					stack = r.Data[sp-r.Addr:]
+				}
+			}
+			if len(stack) == 0 || len(stack) > 60000 {
+				continue
+			}
+			stack = stack[:len(stack)&^7]
+			regs.ThreadPointer = 0 // which perf does not record
+			snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack}})
+			pcs, err := walker.WalkPCs(nil, &regs)
+			if err == nil {
+				complete++
+			}
+			var addrs []uint64
+			for _, pc := range pcs {
+				addr := pc.Addr
+				if m := snap.Libraries().MappingAt(addr); m != nil && m.Image != nil {
+					addr -= m.Bias
+				}
+				addrs = append(addrs, addr)
+			}
+			want = append(want, addrs)
+			_, values := perfRegs(arch, &regs)
+			rec.Add(unix.PERF_RECORD_SAMPLE, unix.PERF_RECORD_MISC_USER, regs.Raw(arch.PC), 7, 7, uint64(len(want))*1000000, uint64(2), values,
+				uint64(len(stack)+8), stack, uint64(0), uint64(len(stack)))
+		}
+		path := filepath.Join(t.TempDir(), "perf.data")
+		if err := os.WriteFile(path, rec.File(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p, got := readPerfData(t, path, profile.ReadOptions{})
+		if len(want) < 10 || int(p.Samples) != len(want) || p.Complete != complete || complete == 0 {
+			t.Errorf("%s: %d samples, %d complete; want %d, %d", name, p.Samples, p.Complete, len(want), complete)
+		}
+		for i, addrs := range want {
+			s := got[fmt.Sprintf("7 0.%06d", (i+1)*1000)]
+			if s == nil || !slices.Equal(s.frames, addrs) {
+				t.Errorf("%s: sample %d: %x, want %x", name, i, s, addrs)
+				break
+			}
+		}
+	}
+}
+
+// Registers are those that a sample has, also where it lacks some, and of programs of 32 bits.
+func TestPerfDataRegisters(t *testing.T) {
+	for arch, machine := range map[*procstate.Arch]string{procstate.AMD64: "x86_64", procstate.I386: "x86_64", procstate.ARM64: "aarch64"} {
+		var regs procstate.Regs
+		for i := range arch.NumRegs {
+			regs.Set(procstate.Reg(i), uint64(1000+i))
+		}
+		mask, values := perfRegs(arch, &regs)
+		abi := uint64(2)
+		if arch == procstate.I386 {
+			abi = 1
+		}
+		got := regsOf(t, machine, mask|1<<40, append(values, 1<<50), abi)
+		if got.arch != arch || got.regs != regs {
+			t.Errorf("%s: %+v, want %+v", arch.Name, got, regs)
+		}
+		if got := regsOf(t, machine, mask&^(1<<8|1<<32), values, abi); got.arch != nil {
+			t.Errorf("%s: without a PC: %+v", arch.Name, got)
+		}
+	}
+	if got := regsOf(t, "aarch64", 0xffff, make([]uint64, 16), 1); got.arch != nil {
+		t.Errorf("32-bit Arm: %+v", got)
+	}
+}
+
+type readRegs struct {
+	arch *procstate.Arch
+	regs procstate.Regs
+}
+
+// Files are the same by their build ID, of which perf keeps 20 bytes.
+func TestSameBuildID(t *testing.T) {
+	id := func(s string) []byte {
+		var b []byte
+		if _, err := fmt.Sscanf(s, "%x", &b); s != "" && err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	long, short := strings.Repeat("a1", 20), strings.Repeat("b2", 16)
+	for _, test := range []struct {
+		of, recorded string
+		want         bool
+	}{
+		{long, long, true}, {long, short + "00000000", false}, {short, short + "00000000", true}, {short, short, true},
+		{long + "c3c3", long, true}, {short + "c3", short, false}, {"", "", false}, {"", long, false}, {short, short + "00000001", false},
+	} {
+		if got := sameBuildID(id(test.of), id(test.recorded)); got != test.want {
+			t.Errorf("%s and %s: %v", test.of, test.recorded, got)
+		}
+	}
+}
+
+// regsOf returns the registers of a sample that has these.
+func regsOf(t *testing.T, machine string, mask uint64, values []uint64, abi uint64) (got readRegs) {
+	t.Helper()
+	raw := perfdata.Sample{RegsABI: perfdata.RegsABI(abi), RegsMask: mask, Regs: values}
+	_, got.arch = setRegs(&got.regs, archOfMachine(machine), &raw)
+	return got
+}
