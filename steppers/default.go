@@ -52,6 +52,7 @@ import (
 //	CLR         code of .NET, by what its virtual machine has noted
 //	Haskell     code by GHC, in the frame of what has jumped there
 //	Guile       code by Guile 3, in the frame of what has jumped there
+//	SBCL        compiled Lisp, by its frame pointer
 //	FrameFunc   frame pointers, as the code proves them
 //	Analysis    data flow, for code with neither
 //	BadCall     calls to where no code is
@@ -71,7 +72,7 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
 		python.New(tables), pypy.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), pe.New(), NewOCaml(),
-		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), NewGuile(), frames, analysis, NewBadCall())
+		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), NewGuile(), NewSBCL(), frames, analysis, NewBadCall())
 }
 
 // Collector returns a Collector of what walks by these steppers need of a process besides the stacks

@@ -30,6 +30,7 @@
 //     that is;
 //   - [Haskell]: code by GHC, which runs in the frame of what has jumped there;
 //   - [Guile]: code by Guile 3, which does, too;
+//   - [SBCL]: code by Steel Bank Common Lisp, whose functions have a frame pointer;
 //   - [FrameFunc]: code with frame pointers, prologues and epilogues included;
 //   - [Analysis]: optimised code with neither;
 //   - [BadCall]: calls to where no code is, through a null pointer.

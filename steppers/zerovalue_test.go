@@ -44,6 +44,7 @@ func TestZeroValues(t *testing.T) {
 		{&Dynamic{}, NewDynamic(nil)},
 		{&SigHandler{}, NewSigHandler()},
 		{&Go{}, NewGo()},
+		{&SBCL{}, NewSBCL()},
 		{&Debug{}, NewDebug(nil)},
 		{&JIT{}, NewJIT()},
 		{&hotspot.Stepper{}, hotspot.New(nil)},
