@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -345,20 +346,75 @@ func goTLSLoadARM64(code []byte, vaddr uint64) (offset int64, slot uint64, ok bo
 
 // hasName reports whether a function of the program has a name.
 func (t *GoTable) hasName(name string) bool {
-	sought := []byte("\x00" + name + "\x00")
-	names := newWindow(t.data)
-	for at := t.funcNames; at < t.cutab; {
-		b := names.from(at)
-		b = b[:min(uint64(len(b)), t.cutab-at)]
-		if bytes.Contains(b, sought) {
-			return true
-		}
-		if len(b) < len(sought) {
-			break
-		}
-		at += uint64(len(b) - len(sought) + 1)
+	for range t.namesWith("\x00" + name + "\x00") {
+		return true
 	}
 	return false
+}
+
+// namesWith yields where a text is among the names of functions, each of which ends with a zero: offsets from where they
+// begin.
+func (t *GoTable) namesWith(text string) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		sought := []byte(text)
+		names := newWindow(t.data)
+		for at := t.funcNames; at < t.cutab; {
+			b := names.from(at)
+			if len(b) < len(sought) && names.buf != nil {
+				names.buf = names.buf[:0] // it shows less than a long name: anew, from here on
+				b = names.from(at)
+			}
+			b = b[:min(uint64(len(b)), t.cutab-at)]
+			if i := bytes.Index(b, sought); i >= 0 {
+				at += uint64(i)
+				if !yield(at - t.funcNames) {
+					return
+				}
+				at++
+				continue
+			}
+			if len(b) < len(sought) {
+				return
+			}
+			at += uint64(len(b) - len(sought) + 1)
+		}
+	}
+}
+
+// Named returns the functions of some names, which begin with prefix: a name may be that of two, of what is written in
+// assembly, with a suffix for its ABI or without, and of what the compiler has made to call it. Where no name begins so
+// nothing else is looked for. It keeps nothing of the table.
+func (t *GoTable) Named(prefix string, names ...string) map[string][]GoFunc {
+	offsets := make(map[uint64]string)
+	for range t.namesWith("\x00" + prefix) {
+		for _, name := range names {
+			for _, suffix := range [...]string{"", ".abi0"} {
+				for at := range t.namesWith("\x00" + name + suffix + "\x00") {
+					offsets[at+1] = name
+				}
+			}
+		}
+		break
+	}
+	found := make(map[string][]GoFunc, len(offsets))
+	pairs, records := newWindow(t.data), newWindow(t.data)
+	for i := uint64(0); i < t.nfunc && len(offsets) > 0; i++ {
+		pair := pairs.from(t.pair(i))
+		off, ok := word(pair, t.entrySize(), t.entrySize())
+		if !ok {
+			break
+		}
+		rec := records.from(t.pcln + min(off, t.data.size))
+		f, ok := t.function(pair, off, rec)
+		if !ok {
+			continue
+		}
+		at, _ := word(rec, t.entryBytes(), 4)
+		if name, ok := offsets[at]; ok {
+			found[name] = append(found[name], f)
+		}
+	}
+	return found
 }
 
 // asmFuncs finds the link-time addresses of functions of the runtime that are

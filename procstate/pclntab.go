@@ -263,12 +263,16 @@ func (f *GoFunc) field(i uint64) uint32 {
 }
 
 func (f *GoFunc) readField(i uint64) (v uint32, ok bool) {
-	off := uint64(4)
-	if f.t.magic == pclntab116 {
-		off = f.t.ptrSize
-	}
-	w, ok := f.t.word(f.rec+off+4*i, 4)
+	w, ok := f.t.word(f.rec+f.t.entryBytes()+4*i, 4)
 	return uint32(w), ok
+}
+
+// entryBytes is the size of the address that a _func begins with.
+func (t *GoTable) entryBytes() uint64 {
+	if t.magic == pclntab116 {
+		return t.ptrSize
+	}
+	return 4
 }
 
 // Func returns the function that holds a link-time address.

@@ -18,6 +18,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
 	"github.com/swbpf/swbpf/steppers/v8"
+	"github.com/swbpf/swbpf/steppers/wazero"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -69,7 +70,7 @@ func ForSampling(tables *unwind.Tables) *unwind.AddressRangeGroup {
 func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup {
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
-	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(),
+	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), wazero.New(), NewGo(),
 		python.New(tables), pypy.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), pe.New(), NewOCaml(),
 		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), NewGuile(), NewSBCL(), frames, analysis, NewBadCall())

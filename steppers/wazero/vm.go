@@ -1,0 +1,247 @@
+package wazero
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// machine is what is known of wazero in a process.
+type machine struct {
+	*imageInfo
+	image *procstate.Image // nil: there is none
+	bias  uint64
+	vmread.Memory
+	vmread.Found
+
+	// Of the walk:
+	entries  []entry
+	isSought bool   // for those
+	stack    []byte // of the goroutine
+	pcs      []uint64
+
+	stacks map[uint64]mcode.Range // of call engines as they were last, by their execution contexts
+
+	names
+}
+
+// entry is where a goroutine has gone over to compiled code.
+type entry struct {
+	context   uint64 // address of the execution context
+	low, high uint64 // the stack of compiled code
+	sp        uint64 // on the goroutine's stack: where the return address is
+	way       *way
+}
+
+// Where the execution context, and a call engine, which is around it, have what (wazevo/call_engine.go): alike since
+// wazero 1.8, and some of it known to compiled code and assembly.
+const (
+	engineContext = 96
+
+	engineStack  = 16 // a slice of bytes
+	engineParent = 64 // address of the moduleEngine
+
+	contextExitCode = 0
+	contextGoSP     = 24
+	contextReturn   = 48 // where compiled code that has called Go goes on,
+	contextFP       = 1152
+	contextBytes    = 64
+)
+
+const (
+	// maxGoStack is how much of a goroutine's stack is looked through, in bytes: what is innermost.
+	maxGoStack = 1 << 20
+	// maxStack bounds the stack of compiled code, in bytes: it is 400 MB in wazero, and twice that for what comes last.
+	maxStack   = 1 << 30
+	maxEntries = 1 << 10
+)
+
+// machine returns what is known of wazero in the process that w walks, nil where there is none.
+func (s *Stepper) machine(w *unwind.Walker) *machine {
+	vm, isNew := vmread.MachineOf(w, s, s.findMachine)
+	if vm.image == nil {
+		return nil
+	}
+	if isNew {
+		vm.entries, vm.isSought = vm.entries[:0], false
+		vm.begin(w)
+	}
+	return vm
+}
+
+// findMachine looks for wazero, which may be the one that is known. What it returns has no image where there is none.
+func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *machine) *machine {
+	if libs == nil {
+		return &machine{}
+	}
+	for _, lib := range libs.Libraries() {
+		if lib.Image == nil {
+			continue
+		}
+		p := s.image(lib.Image)
+		if p.rt == nil {
+			continue
+		}
+		if known != nil && known.image == lib.Image && known.bias == lib.Bias {
+			known.modulesUntil = time.Time{}
+			return known
+		}
+		return &machine{
+			imageInfo: p, image: lib.Image, bias: lib.Bias, Memory: vmread.MemoryOf(w), stacks: map[uint64]mcode.Range{}, names: newNames(),
+		}
+	}
+	return &machine{}
+}
+
+// entryOf returns where the goroutine of a frame has gone over to the code that runs in it, nil where that is not known.
+func (vm *machine) entryOf(f *unwind.Frame) *entry {
+	if !vm.isSought {
+		vm.isSought = true
+		vm.seek(f)
+	}
+	sp := f.SP()
+	for i := range vm.entries {
+		if e := &vm.entries[i]; e.holds(sp) || sp == e.sp {
+			return e
+		}
+	}
+	return nil
+}
+
+// holds reports whether an SP is in the stack of compiled code.
+func (e *entry) holds(sp uint64) bool { return sp-e.low <= e.high-e.low }
+
+// seek looks through the stack of the goroutine that the frame's thread runs for where it has gone over to compiled code.
+// What is left of earlier calls may look the same. It was in the same call engine, or in one whose stack SP is not in, and
+// the last place is in the execution context: by that one of several is told.
+func (vm *machine) seek(f *unwind.Frame) {
+	if vm.calls.bytes == 0 {
+		return
+	}
+	data, at, isWhole := vm.goroutineStack(f)
+	ret0, ret1 := vm.bias+vm.ways[0].ret, vm.bias+vm.ways[1].ret
+	for i := 0; i+8 <= len(data) && len(vm.entries) < maxEntries; i += 8 {
+		word := binary.LittleEndian.Uint64(data[i:])
+		if word != ret0 && word != ret1 {
+			continue
+		}
+		way := &vm.ways[0]
+		if word == ret1 {
+			way = &vm.ways[1]
+		}
+		if context, ok := vm.entered(data, i, at, way); ok {
+			vm.entries = append(vm.entries, entry{context: context, sp: at + uint64(i), way: way})
+		}
+	}
+	vm.choose(isWhole)
+}
+
+// goroutineStack returns what there is of the stack of the goroutine that runs, or of its innermost part, and its address.
+// isWhole tells that nothing is missing. The bytes are valid until the next walk.
+func (vm *machine) goroutineStack(f *unwind.Frame) (data []byte, at uint64, isWhole bool) {
+	var b [8]byte
+	word := func(addr uint64) (v uint64) {
+		if vm.Read(addr, b[:]) {
+			v = binary.LittleEndian.Uint64(b[:])
+		}
+		return v
+	}
+	g := uint64(0)
+	if at, ok := vm.rt.GAddr(vm.Mem, vm.bias, f.Regs.ThreadPointer); ok {
+		g = word(at)
+	}
+	if g == 0 {
+		return nil, 0, false
+	}
+	curg := word(word(g+uint64(vm.rt.M)) + uint64(vm.rt.CurG))
+	if curg == 0 {
+		return nil, 0, false
+	}
+	low, high := word(curg+uint64(vm.rt.StackLo)), word(curg+uint64(vm.rt.StackHi))
+	if high <= low || high%8 != 0 {
+		return nil, 0, false
+	}
+	if s, ok := vm.Mem.(*procstate.Snapshot); ok {
+		r := s.RegionAt(high - 8)
+		if r.Addr > high-8 || len(r.Data) == 0 {
+			return nil, 0, false
+		}
+		skip := -r.Addr % 8
+		if r.Addr < low {
+			skip = low - r.Addr
+		}
+		end := min(high-r.Addr, uint64(len(r.Data)))
+		return r.Data[min(skip, end):end], r.Addr + skip, r.Addr <= low
+	}
+	from := max(low, high-min(high, maxGoStack))
+	vm.stack = append(vm.stack[:0], make([]byte, high-from)...)
+	if !vm.Read(from, vm.stack) {
+		return nil, 0, false
+	}
+	return vm.stack, from, from == low
+}
+
+// entered returns the execution context where the return address at data[i], which begins at an address, is that of a way
+// into compiled code: around it there is all that callWithStack and the wrapper that it calls have there.
+func (vm *machine) entered(data []byte, i int, at uint64, way *way) (context uint64, ok bool) {
+	word := func(off uint64) uint64 {
+		if off > uint64(len(data)) || uint64(len(data))-off < 8 {
+			return 0
+		}
+		return binary.LittleEndian.Uint64(data[off:])
+	}
+	calls := uint64(i) + 8 + way.bytes + 8 // SP of callWithStack
+	above := calls + vm.calls.bytes + 8    // and of its caller, where it has put its receiver
+	context = word(uint64(i) + way.context)
+	isCalled := vm.calls.Holds(word(calls-8) - 1 - vm.bias)
+	isItsFrame := word(calls-16) == at+above-16 // the frame pointer, which the wrapper has pushed
+	return context, isCalled && isItsFrame && context%8 == 0 && context != 0 && word(above) == context-engineContext
+}
+
+// choose leaves the entries that are certain, with the stacks of their call engines: one of a call engine that has only
+// one where all of the goroutine's stack is known, or that which the execution context has. Call engines are read as they
+// are now, and when the process has ended as they were last.
+func (vm *machine) choose(isWhole bool) {
+	n := len(vm.entries)
+	for i := range n {
+		e := vm.entries[i]
+		others := 0
+		for k := range n {
+			if k != i && vm.entries[k].context == e.context {
+				others++
+			}
+		}
+		var b [engineContext + contextBytes]byte
+		before, known := vm.stacks[e.context]
+		if !vm.ReadNow(e.context-engineContext, b[:]) {
+			if known && others == 0 && isWhole {
+				e.low, e.high = before.Start, before.End
+				vm.entries = append(vm.entries, e)
+			}
+			continue
+		}
+		le := binary.LittleEndian
+		low, bytes := le.Uint64(b[engineStack:]), le.Uint64(b[engineStack+8:])
+		isLast := le.Uint64(b[engineContext+contextGoSP:]) == e.sp
+		if bytes > maxStack || low%8 != 0 || low == 0 || !isLast && (others > 0 || !isWhole || vm.Captured == nil) {
+			continue
+		}
+		e.low, e.high = low, low+bytes
+		vm.entries = append(vm.entries, e)
+		vm.addEngine(le.Uint64(b[engineParent:]))
+		now := mcode.Range{Start: low, End: low + bytes}
+		if known && before != now { // it has grown since, or before
+			e.low, e.high = before.Start, before.End
+			vm.entries = append(vm.entries, e)
+		}
+		if len(vm.stacks) >= maxEntries {
+			clear(vm.stacks)
+		}
+		vm.stacks[e.context] = now
+	}
+	vm.entries = vm.entries[:copy(vm.entries, vm.entries[n:])]
+}
