@@ -82,7 +82,7 @@ func (f *frame) caller(m *procstate.Mapping, buf []byte) (unwind.Verdict, error)
 		return f.toPushed(sp)
 	}
 	switch {
-	case !f.e.holds(fp): // what Go has called first: RBP is 0, or before and after that Go's
+	case fp == 0 || f.vm.goroutine.Holds(fp): // what Go has called first: RBP is 0, before and after that Go's
 		return f.toGo()
 	case fp < sp || fp%8 != 0:
 		return unwind.Failed, unwind.BadPC
@@ -108,7 +108,7 @@ func (f *frame) to(at, fp uint64, where unwind.Location) (unwind.Verdict, error)
 		return unwind.Failed, unwind.ReadFailure(mem, at)
 	}
 	m := f.w.MappingAt(pc - 1)
-	if m == nil || m.Image != nil || !f.e.holds(at+8) || fp != 0 && (fp <= at || !f.e.holds(fp)) {
+	if m == nil || m.Image != nil || fp != 0 && (fp <= at || f.vm.goroutine.Holds(fp)) {
 		return unwind.Failed, unwind.BadPC
 	}
 	f.out.SetPC(f.w.Arch(), pc)

@@ -19,10 +19,12 @@ type machine struct {
 	vmread.Found
 
 	// Of the walk:
-	entries  []entry
-	isSought bool   // for those
-	stack    []byte // of the goroutine
-	pcs      []uint64
+	entries   []entry
+	isSought  bool // for those
+	isWhole   bool // all of the goroutine's stack was looked through
+	goroutine mcode.Range
+	stack     []byte
+	pcs       []uint64
 
 	stacks map[uint64]mcode.Range // of call engines as they were last, by their execution contexts
 
@@ -31,10 +33,11 @@ type machine struct {
 
 // entry is where a goroutine has gone over to compiled code.
 type entry struct {
-	context   uint64 // address of the execution context
-	low, high uint64 // the stack of compiled code
-	sp        uint64 // on the goroutine's stack: where the return address is
-	way       *way
+	context uint64 // address of the execution context
+	sp      uint64 // on the goroutine's stack: where the return address is
+	way     *way
+	isSure  bool           // it is not what is left of an earlier call
+	stacks  [2]mcode.Range // that compiled code runs on, as it is now and as it was when it was last met
 }
 
 // Where the execution context, and a call engine, which is around it, have what (wazevo/call_engine.go): alike since
@@ -47,6 +50,7 @@ const (
 
 	contextExitCode = 0
 	contextGoSP     = 24
+	contextBottom   = 40 // the low end of the stack
 	contextReturn   = 48 // where compiled code that has called Go goes on,
 	contextFP       = 1152
 	contextBytes    = 64
@@ -98,31 +102,43 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 }
 
 // entryOf returns where the goroutine of a frame has gone over to the code that runs in it, nil where that is not known.
+// The only place is that one, where all of the goroutine's stack was looked through.
 func (vm *machine) entryOf(f *unwind.Frame) *entry {
 	if !vm.isSought {
 		vm.isSought = true
 		vm.seek(f)
 	}
 	sp := f.SP()
+	isGo := vm.goroutine.Holds(sp)
 	for i := range vm.entries {
-		if e := &vm.entries[i]; e.holds(sp) || sp == e.sp {
+		if e := &vm.entries[i]; isGo && sp == e.sp || !isGo && e.isSure && e.holds(sp) {
 			return e
 		}
+	}
+	if len(vm.entries) == 1 && vm.isWhole && !isGo && vm.Captured != nil {
+		return &vm.entries[0]
 	}
 	return nil
 }
 
-// holds reports whether an SP is in the stack of compiled code.
-func (e *entry) holds(sp uint64) bool { return sp-e.low <= e.high-e.low }
+// holds reports whether an SP is in the stack of compiled code, as far as that is known.
+func (e *entry) holds(sp uint64) bool {
+	for _, s := range e.stacks {
+		if s.End != 0 && sp-s.Start <= s.End-s.Start {
+			return true
+		}
+	}
+	return false
+}
 
 // seek looks through the stack of the goroutine that the frame's thread runs for where it has gone over to compiled code.
-// What is left of earlier calls may look the same. It was in the same call engine, or in one whose stack SP is not in, and
-// the last place is in the execution context: by that one of several is told.
+// What is left of earlier calls may look the same.
 func (vm *machine) seek(f *unwind.Frame) {
+	vm.goroutine, vm.isWhole = mcode.Range{}, false
 	if vm.calls.bytes == 0 {
 		return
 	}
-	data, at, isWhole := vm.goroutineStack(f)
+	data, at := vm.goroutineStack(f)
 	ret0, ret1 := vm.bias+vm.ways[0].ret, vm.bias+vm.ways[1].ret
 	for i := 0; i+8 <= len(data) && len(vm.entries) < maxEntries; i += 8 {
 		word := binary.LittleEndian.Uint64(data[i:])
@@ -137,12 +153,14 @@ func (vm *machine) seek(f *unwind.Frame) {
 			vm.entries = append(vm.entries, entry{context: context, sp: at + uint64(i), way: way})
 		}
 	}
-	vm.choose(isWhole)
+	for i := range vm.entries {
+		vm.judge(&vm.entries[i])
+	}
 }
 
-// goroutineStack returns what there is of the stack of the goroutine that runs, or of its innermost part, and its address.
-// isWhole tells that nothing is missing. The bytes are valid until the next walk.
-func (vm *machine) goroutineStack(f *unwind.Frame) (data []byte, at uint64, isWhole bool) {
+// goroutineStack returns what there is of the stack of the goroutine that runs, and its address. The bytes are valid until the
+// next walk.
+func (vm *machine) goroutineStack(f *unwind.Frame) (data []byte, at uint64) {
 	var b [8]byte
 	word := func(addr uint64) (v uint64) {
 		if vm.Read(addr, b[:]) {
@@ -155,34 +173,37 @@ func (vm *machine) goroutineStack(f *unwind.Frame) (data []byte, at uint64, isWh
 		g = word(at)
 	}
 	if g == 0 {
-		return nil, 0, false
+		return nil, 0
 	}
 	curg := word(word(g+uint64(vm.rt.M)) + uint64(vm.rt.CurG))
 	if curg == 0 {
-		return nil, 0, false
+		return nil, 0
 	}
 	low, high := word(curg+uint64(vm.rt.StackLo)), word(curg+uint64(vm.rt.StackHi))
 	if high <= low || high%8 != 0 {
-		return nil, 0, false
+		return nil, 0
 	}
+	vm.goroutine = mcode.Range{Start: low, End: high}
 	if s, ok := vm.Mem.(*procstate.Snapshot); ok {
 		r := s.RegionAt(high - 8)
 		if r.Addr > high-8 || len(r.Data) == 0 {
-			return nil, 0, false
+			return nil, 0
 		}
 		skip := -r.Addr % 8
 		if r.Addr < low {
 			skip = low - r.Addr
 		}
 		end := min(high-r.Addr, uint64(len(r.Data)))
-		return r.Data[min(skip, end):end], r.Addr + skip, r.Addr <= low
+		vm.isWhole = r.Addr <= low
+		return r.Data[min(skip, end):end], r.Addr + skip
 	}
 	from := max(low, high-min(high, maxGoStack))
 	vm.stack = append(vm.stack[:0], make([]byte, high-from)...)
 	if !vm.Read(from, vm.stack) {
-		return nil, 0, false
+		return nil, 0
 	}
-	return vm.stack, from, from == low
+	vm.isWhole = from == low
+	return vm.stack, from
 }
 
 // entered returns the execution context where the return address at data[i], which begins at an address, is that of a way
@@ -202,46 +223,32 @@ func (vm *machine) entered(data []byte, i int, at uint64, way *way) (context uin
 	return context, isCalled && isItsFrame && context%8 == 0 && context != 0 && word(above) == context-engineContext
 }
 
-// choose leaves the entries that are certain, with the stacks of their call engines: one of a call engine that has only
-// one where all of the goroutine's stack is known, or that which the execution context has. Call engines are read as they
-// are now, and when the process has ended as they were last.
-func (vm *machine) choose(isWhole bool) {
-	n := len(vm.entries)
-	for i := range n {
-		e := vm.entries[i]
-		others := 0
-		for k := range n {
-			if k != i && vm.entries[k].context == e.context {
-				others++
-			}
+// judge finds out whether an entry is of a call that is under way, and on which stack its code runs. It is the one that
+// the execution context has, or the only one of its call engine, where all of the goroutine's stack was looked through. Call
+// engines are read as they are now, and when the process has ended as they were last.
+func (vm *machine) judge(e *entry) {
+	isOnly := vm.isWhole && vm.Captured != nil
+	for i := range vm.entries {
+		if o := &vm.entries[i]; o.sp != e.sp && o.context == e.context {
+			isOnly = false
 		}
-		var b [engineContext + contextBytes]byte
-		before, known := vm.stacks[e.context]
-		if !vm.ReadNow(e.context-engineContext, b[:]) {
-			if known && others == 0 && isWhole {
-				e.low, e.high = before.Start, before.End
-				vm.entries = append(vm.entries, e)
-			}
-			continue
-		}
-		le := binary.LittleEndian
-		low, bytes := le.Uint64(b[engineStack:]), le.Uint64(b[engineStack+8:])
-		isLast := le.Uint64(b[engineContext+contextGoSP:]) == e.sp
-		if bytes > maxStack || low%8 != 0 || low == 0 || !isLast && (others > 0 || !isWhole || vm.Captured == nil) {
-			continue
-		}
-		e.low, e.high = low, low+bytes
-		vm.entries = append(vm.entries, e)
-		vm.addEngine(le.Uint64(b[engineParent:]))
-		now := mcode.Range{Start: low, End: low + bytes}
-		if known && before != now { // it has grown since, or before
-			e.low, e.high = before.Start, before.End
-			vm.entries = append(vm.entries, e)
-		}
-		if len(vm.stacks) >= maxEntries {
-			clear(vm.stacks)
-		}
-		vm.stacks[e.context] = now
 	}
-	vm.entries = vm.entries[:copy(vm.entries, vm.entries[n:])]
+	e.isSure = isOnly
+	e.stacks[1] = vm.stacks[e.context]
+	var b [engineContext + contextBytes]byte
+	if !vm.ReadNow(e.context-engineContext, b[:]) {
+		return
+	}
+	le := binary.LittleEndian
+	low, bytes := le.Uint64(b[engineStack:]), le.Uint64(b[engineStack+8:])
+	if bytes == 0 || bytes > maxStack || low%8 != 0 || le.Uint64(b[engineContext+contextBottom:])-low >= bytes {
+		return // it is no more
+	}
+	e.isSure = isOnly || le.Uint64(b[engineContext+contextGoSP:]) == e.sp
+	e.stacks[0] = mcode.Range{Start: low, End: low + bytes}
+	if len(vm.stacks) >= maxEntries {
+		clear(vm.stacks)
+	}
+	vm.stacks[e.context] = e.stacks[0]
+	vm.addEngine(le.Uint64(b[engineParent:]))
 }

@@ -79,7 +79,7 @@ func (s *Stepper) goFrame(w *unwind.Walker, m *procstate.Mapping, in, out *unwin
 	case p.calls.Holds(vaddr):
 		in.Code = vm.calling(w, in)
 	case in.Flags&unwind.Interrupted != 0:
-		if e := vm.entryOf(in); e != nil && e.holds(in.SP()) {
+		if e := vm.entryOf(in); e != nil && in.SP() != e.sp {
 			f := frame{w: w, vm: vm, e: e, in: in, out: out}
 			return f.resumed()
 		}
