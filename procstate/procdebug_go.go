@@ -91,8 +91,8 @@ func (c *goCollector) collect(mem Memory, _ ThreadID, regs *Regs, add func(addr 
 			continue
 		}
 		from := word(other + uint64(rt.SchedSP))
-		if from < lo || from >= hi {
-			from = lo
+		if from < lo || from >= hi || other == g { // of the one that runs, on a stack which is none of the runtime's, it is out of date
+			from = max(lo, hi-min(hi, maxGoStack))
 		}
 		add(from, int(min(hi-from, maxGoStack)))
 	}

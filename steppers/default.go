@@ -82,5 +82,5 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 func Collector(pid int, libs *procstate.AddressSpace) procstate.Collector {
 	return procstate.JoinCollectors(procstate.GoCollector(pid, libs), python.Collector(libs), ruby.Collector(libs),
 		php.Collector(libs), perl.Collector(libs), beam.Collector(libs), chez.Collector(libs), lua.Collector(libs),
-		luajit.Collector(libs), gnur.Collector(libs), spidermonkey.Collector(libs))
+		luajit.Collector(libs), gnur.Collector(libs), spidermonkey.Collector(libs), wazero.Collector(libs))
 }

@@ -1,11 +1,13 @@
 package wazero
 
 import (
+	"bytes"
 	"encoding/binary"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -61,45 +63,96 @@ func (vm *machine) readFunction(at uint64) (fn function32) {
 }
 
 // calling returns the number of the functions that have called Go, which runs in what a frame of callWithStack has called:
-// the innermost of them, with those that it was called by. It is 0 where none has, or that is not known. The receiver,
-// which is put down above the return address, has all that tells. A sample has not: what it has is where that is.
+// the innermost of them, with those that it was called by. It is 0 where none has, or that is not known.
 func (vm *machine) calling(w *unwind.Walker, in *unwind.Frame) (number uint32) {
-	if in.Flags&unwind.Interrupted != 0 || vm.Captured != nil {
+	if in.Flags&unwind.Interrupted != 0 {
 		return 0
 	}
-	le := binary.LittleEndian
-	at, ok := vm.Word(in.SP() + vm.calls.bytes + 8)
-	var b [engineContext + contextBytes]byte
-	if !ok || at == 0 || at%8 != 0 || !vm.Read(at, b[:]) || le.Uint32(b[engineContext+contextExitCode:]) == 0 {
-		return 0
-	}
-	vm.addEngine(le.Uint64(b[engineParent:]))
-	low, bytes := le.Uint64(b[engineStack:]), le.Uint64(b[engineStack+8:])
-	fp, _ := vm.Word(at + engineContext + contextFP)
-	if bytes > maxStack || fp-low >= bytes || fp%8 != 0 {
-		return 0
-	}
-	stack := make([]byte, min(low+bytes-fp, maxCopied))
-	if !vm.Read(fp, stack) {
-		return 0
-	}
-	pcs := append(vm.pcs[:0], le.Uint64(b[engineContext+contextReturn:]))
-	for off := uint64(0); off+16 <= uint64(len(stack)) && len(pcs) < maxDepth; {
-		outer := le.Uint64(stack[off:])
-		if outer == 0 {
-			break // it was called from Go
-		}
-		pcs = append(pcs, le.Uint64(stack[off+8:])-1)
-		if outer-fp <= off {
+	pcs := vm.callers(vm.Read, in.SP())
+	if len(pcs) == 0 && vm.Captured != nil {
+		// It was not copied. What is there now is what was there if nothing has come or gone on the stack since.
+		if pcs = vm.callers(vm.ReadNow, in.SP()); !vm.isUnchanged(in.SP() + vm.calls.bytes) {
 			return 0
 		}
-		off = outer - fp
 	}
-	vm.pcs = pcs
 	for i := len(pcs) - 1; i >= 0; i-- {
 		if n := vm.compiled(w.Codes(), pcs[i], number); n != 0 {
 			number = n
 		}
 	}
 	return number
+}
+
+// isUnchanged reports whether the innermost part of the stack that was captured, up to an address, is as it was.
+func (vm *machine) isUnchanged(end uint64) bool {
+	s, ok := vm.Mem.(*procstate.Snapshot)
+	if !ok || len(s.Regions()) == 0 {
+		return false
+	}
+	r := s.Regions()[0]
+	n := end - r.Addr
+	if n == 0 || n > uint64(len(r.Data)) {
+		return false
+	}
+	vm.stack = append(vm.stack[:0], make([]byte, n)...)
+	return vm.ReadNow(r.Addr, vm.stack) && bytes.Equal(vm.stack, r.Data[:n])
+}
+
+// callEngine is what is read of one.
+type callEngine [engineContext + contextFP + 8]byte
+
+func (c *callEngine) word(at uint64) uint64 { return binary.LittleEndian.Uint64(c[at:]) }
+
+// stack is that of compiled code.
+func (c *callEngine) stack() (s mcode.Range, ok bool) {
+	s.Start = c.word(engineStack)
+	n := c.word(engineStack + 8)
+	s.End = s.Start + n
+	return s, n > 0 && n <= maxStack && s.Start%8 == 0 && c.word(engineContext+contextBottom)-s.Start < n
+}
+
+// engineOf reads the call engine of a frame of callWithStack, whose SP is given. It is the receiver, which is put down
+// above the return address, and it has gone over to compiled code from there.
+func (vm *machine) engineOf(read vmread.Reader, sp uint64, c *callEngine) (at uint64, ok bool) {
+	at, ok = read.Word(sp + vm.calls.bytes + 8)
+	if !ok || at == 0 || at%8 != 0 || !read(at, c[:]) {
+		return 0, false
+	}
+	from := c.word(engineContext + contextGoSP)
+	return at, from == vm.ways[0].from(sp) || from == vm.ways[1].from(sp)
+}
+
+// from returns where the return address to the wrapper is that a frame with an SP calls.
+func (y *way) from(sp uint64) uint64 { return sp - 16 - y.bytes }
+
+// callers returns where the functions are that have called Go, which a frame of callWithStack with an SP has called for them,
+// innermost first; nil where there are none. It is valid until the next call.
+func (vm *machine) callers(read vmread.Reader, sp uint64) (pcs []uint64) {
+	var c callEngine
+	_, ok := vm.engineOf(read, sp, &c)
+	stack, isStack := c.stack()
+	fp := c.word(engineContext + contextFP)
+	if !ok || !isStack || uint32(c.word(engineContext+contextExitCode)) == 0 || !stack.Holds(fp) || fp%8 != 0 {
+		return nil
+	}
+	vm.addEngine(c.word(engineParent))
+	vm.stack = append(vm.stack[:0], make([]byte, min(stack.End-fp, maxCopied))...)
+	if !read(fp, vm.stack) {
+		return nil
+	}
+	le := binary.LittleEndian
+	pcs = append(vm.pcs[:0], c.word(engineContext+contextReturn))
+	for off := uint64(0); off+16 <= uint64(len(vm.stack)) && len(pcs) < maxDepth; {
+		outer := le.Uint64(vm.stack[off:])
+		if outer == 0 {
+			break // it was called from Go
+		}
+		pcs = append(pcs, le.Uint64(vm.stack[off+8:])-1)
+		if outer-fp <= off {
+			return nil
+		}
+		off = outer - fp
+	}
+	vm.pcs = pcs
+	return pcs
 }

@@ -50,10 +50,10 @@ const (
 
 	contextExitCode = 0
 	contextGoSP     = 24
-	contextBottom   = 40 // the low end of the stack
-	contextReturn   = 48 // where compiled code that has called Go goes on,
-	contextFP       = 1152
-	contextBytes    = 64
+	contextBottom   = 40   // the low end of the stack
+	contextReturn   = 48   // where compiled code that has called Go goes on,
+	contextSP       = 56   // its SP then,
+	contextFP       = 1152 // and RBP
 )
 
 const (
@@ -185,7 +185,12 @@ func (vm *machine) goroutineStack(f *unwind.Frame) (data []byte, at uint64) {
 	}
 	vm.goroutine = mcode.Range{Start: low, End: high}
 	if s, ok := vm.Mem.(*procstate.Snapshot); ok {
-		r := s.RegionAt(high - 8)
+		r := s.RegionAt(high - 8) // the largest, if one is a part of another
+		for _, o := range s.Regions() {
+			if len(o.Data) > len(r.Data) && high-8-o.Addr < uint64(len(o.Data)) {
+				r = o
+			}
+		}
 		if r.Addr > high-8 || len(r.Data) == 0 {
 			return nil, 0
 		}
@@ -235,20 +240,20 @@ func (vm *machine) judge(e *entry) {
 	}
 	e.isSure = isOnly
 	e.stacks[1] = vm.stacks[e.context]
-	var b [engineContext + contextBytes]byte
-	if !vm.ReadNow(e.context-engineContext, b[:]) {
+	var c callEngine
+	at := e.context - engineContext
+	if !vm.Read(at, c[:]) && !vm.ReadNow(at, c[:]) {
 		return
 	}
-	le := binary.LittleEndian
-	low, bytes := le.Uint64(b[engineStack:]), le.Uint64(b[engineStack+8:])
-	if bytes == 0 || bytes > maxStack || low%8 != 0 || le.Uint64(b[engineContext+contextBottom:])-low >= bytes {
+	stack, ok := c.stack()
+	if !ok {
 		return // it is no more
 	}
-	e.isSure = isOnly || le.Uint64(b[engineContext+contextGoSP:]) == e.sp
-	e.stacks[0] = mcode.Range{Start: low, End: low + bytes}
+	e.isSure = isOnly || c.word(engineContext+contextGoSP) == e.sp
+	e.stacks[0] = stack
 	if len(vm.stacks) >= maxEntries {
 		clear(vm.stacks)
 	}
-	vm.stacks[e.context] = e.stacks[0]
-	vm.addEngine(le.Uint64(b[engineParent:]))
+	vm.stacks[e.context] = stack
+	vm.addEngine(c.word(engineParent))
 }
