@@ -55,6 +55,21 @@ func endsFrame(b []byte) bool {
 	return b[0] == 0x48 && (b[1] == 0x89 && b[2] == 0xec || b[1] == 0x8b && b[2] == 0xe5) && b[3] == 0x5d
 }
 
+// leaves reports whether code is what leaves a function for Go, by mov 24(context),%rsp: RDX has the context where that is all
+// that is left to leave.
+func leaves(code []byte) bool {
+	const rsp, rdx, sib = 4, 2, 4
+	if len(code) < 5 || code[0]&^1 != 0x48 || code[1] != 0x8b || code[2]>>6 != 1 || code[2]>>3&7 != rsp {
+		return false
+	}
+	base := code[2] & 7
+	displacement := code[3]
+	if base == sib {
+		displacement = code[4]
+	}
+	return displacement == contextGoSP && (base != rdx || code[0]&1 != 0)
+}
+
 // caller walks from a frame of compiled code.
 func (f *frame) caller(m *procstate.Mapping, buf []byte) (unwind.Verdict, error) {
 	in, sp := f.in, f.in.SP()
@@ -62,7 +77,7 @@ func (f *frame) caller(m *procstate.Mapping, buf []byte) (unwind.Verdict, error)
 		// On the goroutine's stack: nothing has been changed yet, or nothing is left to change.
 		return f.toGo()
 	}
-	is := inBody
+	is, isLeaving := inBody, false
 	if in.Flags&unwind.Interrupted != 0 {
 		before := min(lookBefore, in.PC()-m.Start)
 		code := mcode.Read(f.w, m, in.PC()-before, buf)
@@ -70,6 +85,7 @@ func (f *frame) caller(m *procstate.Mapping, buf []byte) (unwind.Verdict, error)
 			return unwind.Failed, unwind.MemoryUnreadable
 		}
 		is = placeOf(code[:before], code[before:])
+		isLeaving = leaves(code[before:])
 	}
 	fp, ok := in.Regs.Value(f.w.Arch().FP)
 	if !ok {
@@ -82,6 +98,8 @@ func (f *frame) caller(m *procstate.Mapping, buf []byte) (unwind.Verdict, error)
 		return f.toPushed(sp)
 	}
 	switch {
+	case isLeaving && f.vm.goroutine.Holds(fp):
+		return unwind.Failed, unwind.NoRegister // RBP is Go's, and SP is about to be: where its frame is is not known any more
 	case fp == 0 || f.vm.goroutine.Holds(fp): // what Go has called first: RBP is 0, before and after that Go's
 		return f.toGo()
 	case fp < sp || fp%8 != 0:
