@@ -23,6 +23,7 @@ type machine struct {
 	isSought  bool // for those
 	isWhole   bool // all of the goroutine's stack was looked through
 	goroutine mcode.Range
+	lost      entry // stands for one that is not known
 	stack     []byte
 	pcs       []uint64
 
@@ -103,10 +104,11 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 
 // entryOf returns where the goroutine of a frame has gone over to the code that runs in it, nil where that is not known.
 // The only place is that one, where all of the goroutine's stack was looked through.
-func (vm *machine) entryOf(f *unwind.Frame) *entry {
+// Where there are several it is one that leads nowhere.
+func (vm *machine) entryOf(w *unwind.Walker, f *unwind.Frame) *entry {
 	if !vm.isSought {
 		vm.isSought = true
-		vm.seek(f)
+		vm.seek(w, f)
 	}
 	sp := f.SP()
 	isGo := vm.goroutine.Holds(sp)
@@ -117,6 +119,10 @@ func (vm *machine) entryOf(f *unwind.Frame) *entry {
 	}
 	if len(vm.entries) == 1 && vm.isWhole && !isGo && vm.Captured != nil {
 		return &vm.entries[0]
+	}
+	if len(vm.entries) > 0 && !isGo {
+		vm.lost = entry{}
+		return &vm.lost
 	}
 	return nil
 }
@@ -133,7 +139,7 @@ func (e *entry) holds(sp uint64) bool {
 
 // seek looks through the stack of the goroutine that the frame's thread runs for where it has gone over to compiled code.
 // What is left of earlier calls may look the same.
-func (vm *machine) seek(f *unwind.Frame) {
+func (vm *machine) seek(w *unwind.Walker, f *unwind.Frame) {
 	vm.goroutine, vm.isWhole = mcode.Range{}, false
 	if vm.calls.bytes == 0 {
 		return
@@ -149,7 +155,7 @@ func (vm *machine) seek(f *unwind.Frame) {
 		if word == ret1 {
 			way = &vm.ways[1]
 		}
-		if context, ok := vm.entered(data, i, at, way); ok {
+		if context, ok := vm.entered(w, data, i, at, way); ok {
 			vm.entries = append(vm.entries, entry{context: context, sp: at + uint64(i), way: way})
 		}
 	}
@@ -212,8 +218,9 @@ func (vm *machine) goroutineStack(f *unwind.Frame) (data []byte, at uint64) {
 }
 
 // entered returns the execution context where the return address at data[i], which begins at an address, is that of a way
-// into compiled code: around it there is all that callWithStack and the wrapper that it calls have there.
-func (vm *machine) entered(data []byte, i int, at uint64, way *way) (context uint64, ok bool) {
+// into compiled code: around it there is all that callWithStack and the wrapper that it calls have there, and from there
+// frame pointers lead on to the end of the stack.
+func (vm *machine) entered(w *unwind.Walker, data []byte, i int, at uint64, way *way) (context uint64, ok bool) {
 	word := func(off uint64) uint64 {
 		if off > uint64(len(data)) || uint64(len(data))-off < 8 {
 			return 0
@@ -225,7 +232,19 @@ func (vm *machine) entered(data []byte, i int, at uint64, way *way) (context uin
 	context = word(uint64(i) + way.context)
 	isCalled := vm.calls.Holds(word(calls-8) - 1 - vm.bias)
 	isItsFrame := word(calls-16) == at+above-16 // the frame pointer, which the wrapper has pushed
-	return context, isCalled && isItsFrame && context%8 == 0 && context != 0 && word(above) == context-engineContext
+	if !isCalled || !isItsFrame || context%8 != 0 || context == 0 || word(above) != context-engineContext {
+		return 0, false
+	}
+	for frame := above - 16; ; {
+		outer := word(frame)
+		if outer == 0 {
+			return context, true
+		}
+		if m := w.MappingAt(word(frame+8) - 1); m == nil || m.Image == nil || outer-at <= frame || outer-at >= uint64(len(data)) {
+			return 0, false
+		}
+		frame = outer - at
+	}
 }
 
 // judge finds out whether an entry is of a call that is under way, and on which stack its code runs. It is the one that

@@ -54,7 +54,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if vm == nil {
 		return unwind.NotMe, nil
 	}
-	e := vm.entryOf(in)
+	e := vm.entryOf(w, in)
 	if e == nil {
 		return unwind.NotMe, nil
 	}
@@ -79,7 +79,7 @@ func (s *Stepper) goFrame(w *unwind.Walker, m *procstate.Mapping, in, out *unwin
 	case p.calls.Holds(vaddr):
 		in.Code = vm.calling(w, in)
 	case in.Flags&unwind.Interrupted != 0:
-		if e := vm.entryOf(in); e != nil && in.SP() != e.sp {
+		if e := vm.entryOf(w, in); e != nil && e.sp != 0 && in.SP() != e.sp {
 			f := frame{w: w, vm: vm, e: e, in: in, out: out}
 			return f.resumed()
 		}
