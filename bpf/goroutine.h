@@ -111,6 +111,14 @@ INLINE bool is_at_home(const struct go_thread *t, u64 sp)
 	return t->curg && on_stack(&t->curg_stack, sp);
 }
 
+/* Whether what a signal has met was on a stack that is none of the runtime's. */
+INLINE bool is_elsewhere(const struct go_thread *t)
+{
+	struct go_stack g0;
+
+	return t->sp && t->curg && !is_at_home(t, t->sp) && read_stack_of(t, t->g0, &g0) && !on_stack(&g0, t->sp);
+}
+
 /*
  * Finds where on the thread's stacks sp is. Returns the end of the stack that
  * holds it when it is that of the goroutine or, as also in a call of the vdso,
@@ -167,7 +175,7 @@ GLOBAL u64 goroutine_end(u32 cpu, u32 tgid, u64 sp)
 /*
  * The lowest address on curg's stack that the thread has in the register in which
  * functions that call C without telling the runtime, as the race detector's, keep SP,
- * or that C has saved on g0's stack; 0 when there is none. It may be another's, below
+ * or that C has saved on g0's stack; 0 when there is none, or the thread is not on that. It may be another's, below
  * SP; then a few bytes too many are taken.
  */
 GLOBAL u64 find_kept_sp(u32 cpu)
@@ -179,6 +187,10 @@ GLOBAL u64 find_kept_sp(u32 cpu)
 		return 0;
 	const struct go_thread *t = &r->go;
 	const struct go_stack *stack = &t->curg_stack;
+	struct go_stack g0;
+
+	if (!read_stack_of(t, t->g0, &g0) || !on_stack(&g0, t->sp))
+		return 0;
 #if defined(__TARGET_ARCH_x86)
 	u64 kept = h->regs.r12;
 #else
@@ -200,7 +212,8 @@ GLOBAL u64 find_kept_sp(u32 cpu)
  * Where the stack of curg is live from, while the thread is on another one.
  * Usually curg.sched has kept it, but not while a signal is handled that has met
  * the goroutine running, nor in a call of the vdso, nor in one of C that the
- * runtime is not told of, where it has what it had in another such call.
+ * runtime is not told of, where it has what it had in another such call; nor where
+ * the thread is on a stack that is none of the runtime's.
  */
 INLINE u64 curg_stack_start(const struct sample_header *h, const struct go_thread *t)
 {
@@ -245,7 +258,7 @@ INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
 	if (!read_stack_of(t, t->g0, stack))
 		return false;
 	bool on_g0 = on_stack(stack, t->sp);
-	if (on_g0 && !t->signalled)
+	if (!t->signalled && (on_g0 || !p->calls_c))
 		return false;
 	u64 from = read_user_word(t->g0 + p->g_sched_sp);
 	u64 above = stack->hi - from;

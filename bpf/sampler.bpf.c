@@ -80,6 +80,8 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 	}
 	if (!r->copied && h->stack_end != STACK_END_BOTTOM)
 		r->counters.unreadable_stack++;
+	if (go->g && go->signalled && is_elsewhere(go))
+		add_interrupted_stack(r, h, go->sp);
 	if (go->g)
 		add_other_stacks(r, h, go);
 	else if (signal.met)

@@ -339,10 +339,14 @@ INLINE bool add_pages(struct cpu_ring *r, u32 cpu, u64 key, u64 from, u64 sp, u6
 
 /*
  * Where a stack of unknown end does end at the latest, likely: the C libraries
- * keep what a thread pointer points to at the top of the thread's stack.
+ * keep what a thread pointer points to at the top of the thread's stack. One that a
+ * goroutine has changed to by itself is a piece of the heap, and leaves as much room for
+ * the goroutine's own.
  */
-INLINE u64 likely_stack_end(const struct sample_header *h)
+INLINE u64 likely_stack_end(const struct cpu_ring *r, const struct sample_header *h, u64 sp)
 {
+	if (r->go.g)
+		return sp + stack_limit / 2;
 	return h->tid != h->tgid ? h->thread_pointer : 0;
 }
 
@@ -353,7 +357,7 @@ INLINE u64 likely_stack_end(const struct sample_header *h)
 INLINE enum stack_end_kind copy_stack(struct cpu_ring *r, const struct sample_header *h, u64 sp, u64 end,
 				      bool with_below)
 {
-	u64 live = (end ? end : likely_stack_end(h)) - sp, limit = limit_of_stack(r, live), gaps = ~0ULL;
+	u64 live = (end ? end : likely_stack_end(r, h, sp)) - sp, limit = limit_of_stack(r, live), gaps = ~0ULL;
 	u64 key = end ? end + h->tgid : h->tid;
 
 	if (!end && live > limit) {
