@@ -2,6 +2,7 @@ package wazero
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -23,7 +24,7 @@ type machine struct {
 	isSought  bool // for those
 	isWhole   bool // all of the goroutine's stack was looked through
 	goroutine mcode.Range
-	lost      entry // stands for one that is not known
+	other     entry // one that is none of these
 	stack     []byte
 	pcs       []uint64
 
@@ -121,8 +122,24 @@ func (vm *machine) entryOf(w *unwind.Walker, f *unwind.Frame) *entry {
 		return &vm.entries[0]
 	}
 	if len(vm.entries) > 0 && !isGo {
-		vm.lost = entry{}
-		return &vm.lost
+		vm.other = entry{}
+		return &vm.other
+	}
+	return nil
+}
+
+// between returns the entry of a frame that is still on the goroutine's stack, or there again: its return address leads to
+// the wrapper. It is nil for others.
+func (vm *machine) between(f *unwind.Frame) *entry {
+	if f.Flags&unwind.Interrupted == 0 || vm.calls.bytes == 0 {
+		return nil
+	}
+	ra, _ := vm.Word(f.SP())
+	for i := range vm.ways {
+		if way := &vm.ways[i]; ra == vm.bias+way.ret {
+			vm.other = entry{sp: f.SP(), way: way}
+			return &vm.other
+		}
 	}
 	return nil
 }
@@ -159,9 +176,22 @@ func (vm *machine) seek(w *unwind.Walker, f *unwind.Frame) {
 			vm.entries = append(vm.entries, entry{context: context, sp: at + uint64(i), way: way})
 		}
 	}
+	vm.entries = slices.DeleteFunc(vm.entries, func(e entry) bool {
+		return vm.others(&e) > 0 && !vm.isCalled(data, at, &e)
+	})
 	for i := range vm.entries {
 		vm.judge(&vm.entries[i])
 	}
+}
+
+// others counts the other entries of a call engine.
+func (vm *machine) others(e *entry) (n int) {
+	for i := range vm.entries {
+		if o := &vm.entries[i]; o.sp != e.sp && o.context == e.context {
+			n++
+		}
+	}
+	return n
 }
 
 // goroutineStack returns what there is of the stack of the goroutine that runs, and its address. The bytes are valid until the
@@ -251,12 +281,7 @@ func (vm *machine) entered(w *unwind.Walker, data []byte, i int, at uint64, way 
 // the execution context has, or the only one of its call engine, where all of the goroutine's stack was looked through. Call
 // engines are read as they are now, and when the process has ended as they were last.
 func (vm *machine) judge(e *entry) {
-	isOnly := vm.isWhole && vm.Captured != nil
-	for i := range vm.entries {
-		if o := &vm.entries[i]; o.sp != e.sp && o.context == e.context {
-			isOnly = false
-		}
-	}
+	isOnly := vm.isWhole && vm.Captured != nil && vm.others(e) == 0
 	e.isSure = isOnly
 	e.stacks[1] = vm.stacks[e.context]
 	var c callEngine

@@ -54,7 +54,10 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if vm == nil {
 		return unwind.NotMe, nil
 	}
-	e := vm.entryOf(w, in)
+	e := vm.between(in)
+	if e == nil {
+		e = vm.entryOf(w, in)
+	}
 	if e == nil {
 		return unwind.NotMe, nil
 	}
