@@ -42,9 +42,15 @@ address is printed; it is of this machine only, and nothing is sent anywhere.
 Ctrl-C ends it.
 
 FILE is what 'swbpf record' wrote in any format but svg, any pprof file, folded
-stacks, the text of 'perf script', a file of speedscope or of the Firefox
-Profiler, compressed or not; "-" is standard input. What it is shows by its
-content.
+stacks, what 'perf record' wrote, the text of 'perf script', a file of
+speedscope or of the Firefox Profiler, compressed or not; "-" is standard input.
+What it is shows by its content.
+
+Of what 'perf record --call-graph dwarf' wrote the stacks are walked as those of
+'swbpf record' are, from programs and libraries that are here as they were
+recorded: at their path, among those that perf has kept in ~/.debug (or 'perf
+archive' has brought there), or below --debug-dir. One that is another by its
+build ID is not used, and told of. --sample-type is an event of it.
 
 With -o the profile is written to a file instead, and nothing is served.
 ` + formatHelp + `
@@ -57,6 +63,7 @@ Exit status: 0, also after Ctrl-C; 1 when the profile cannot be read or
 written; 2 for wrong usage.`,
 		Example: `  swbpf view swbpf.pb.gz
   perf script | swbpf view -
+  perf record --call-graph dwarf -- CMD; swbpf view perf.data
   swbpf view cpu.prof -o cpu.html -o cpu.folded
   swbpf view --sample-type inuse_objects heap.pb.gz
   swbpf view --listen 127.0.0.1:8080 swbpf.pb.gz     behind ssh -L 8080:127.0.0.1:8080`,
