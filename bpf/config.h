@@ -80,7 +80,8 @@ struct condition {
 	u64 value; /* with this */
 	u8 comparison;
 	bool is_negated;
-	u8 unused[6];
+	u8 if_holds, if_not; /* index of a later condition; MAX_CONDITIONS: the event counts, above: it does not */
+	u8 unused[4];
 };
 const volatile struct condition conditions[MAX_CONDITIONS] = {};
 const volatile u32 condition_count = 0;

@@ -75,17 +75,29 @@ INLINE bool is_as(u64 value, const volatile struct condition *c)
 
 enum passing { PASSES, PASSES_NOT, PASSING_UNKNOWN };
 
-/* Whether all conditions hold for an event. */
+/* Whether an event counts, by the conditions from the first one on. */
 INLINE enum passing passes_filter(void *ctx)
 {
+	u32 next = 0;
+	bool is_unknown = false;
+
+	if (!condition_count)
+		return PASSES;
 	for (u32 i = 0; i < MAX_CONDITIONS && i < condition_count; i++) {
 		u64 value;
-		if (!read_number(ctx, &conditions[i].number, &value))
-			return PASSING_UNKNOWN;
-		if (!is_as(value, &conditions[i]))
-			return PASSES_NOT;
+		bool holds = false;
+
+		if (i < next)
+			continue;
+		if (read_number(ctx, &conditions[i].number, &value))
+			holds = is_as(value, &conditions[i]);
+		else
+			is_unknown = true;
+		next = holds ? conditions[i].if_holds : conditions[i].if_not;
+		if (next == MAX_CONDITIONS)
+			return PASSES;
 	}
-	return PASSES;
+	return is_unknown ? PASSING_UNKNOWN : PASSES_NOT;
 }
 
 #endif

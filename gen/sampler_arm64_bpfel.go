@@ -44,7 +44,9 @@ type SamplerCondition struct {
 	Value      uint64
 	Comparison uint8
 	IsNegated  bool
-	Unused     [6]uint8
+	IfHolds    uint8
+	IfNot      uint8
+	Unused     [4]uint8
 }
 
 type SamplerCounters struct {
