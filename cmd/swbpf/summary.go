@@ -113,6 +113,9 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	if s.Samples == 0 && s.Lost == 0 && s.FrequencyHz > 0 {
 		fmt.Fprintln(w, "  (nothing ran at the moments of sampling: -F makes more of them, --wall records waiting too)")
 	}
+	if e := r.session.Event(); e.IsUprobe() && s.Samples == 0 && s.Lost == 0 && s.LeftOut == 0 {
+		fmt.Fprintf(w, "  (%s)\n", neverHit(e, len(r.opt.command) > 0))
+	}
 	if s.UserSamples > 0 {
 		fmt.Fprintf(w, "user stacks: %d complete (%.2f %%)%s\n", s.Complete, percent(s.Complete, s.UserSamples), reasons(", truncated", s.TruncatedByReason))
 		for reason := range unwind.NumReasons {
