@@ -1,6 +1,7 @@
 package symbols
 
 import (
+	"os"
 	"runtime"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -47,6 +48,20 @@ func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
 		libs = new(procstate.AddressSpace)
 	}
 	return &Lookup{s: s, libs: libs, pid: pid}
+}
+
+// PerfMap returns the Lookup of a process that may be no more: it knows of generated code what is in
+// its perf-PID.map, all of which is read now and counts as valid always.
+func (s *Symbolizer) PerfMap(pid int, perfMap *os.File) *Lookup {
+	l := s.Lookup(nil, 0)
+	l.jit = &jitFiles{pid: pid, all: &s.jitCharged, dumps: map[string]*openDump{}}
+	l.jit.perfMap.f = perfMap
+	l.unclosed = runtime.AddCleanup(l, (*jitFiles).close, l.jit)
+	limit := int64(maxJITAll)
+	l.jit.readPerfMap(&limit)
+	s.note(l.jit.note(perfMap.Name(), l.jit.perfMap.err))
+	l.updated = procstate.Monotonic()
+	return l
 }
 
 // Update reads what the process has told about generated code since the last

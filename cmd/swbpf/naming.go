@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -35,8 +36,8 @@ type modules struct {
 	jitNext  time.Time                   // when it goes on, or the next begins
 	codes    unwind.Codes                // what runtimes tell of it
 	runtimes map[string]uint32
-	part     uint32 // of the recording
-	past     bool   // the processes are not those that run now: what these tell of generated code is of no use
+	part     uint32                   // of the recording
+	pastMap  func(pid int32) *os.File // of a recording: opens the perf-PID.map of a process, if that is its own; nil where processes run
 	*codeNames
 }
 
@@ -166,7 +167,13 @@ const maxJIT = 1000
 func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
 	pid := wp.snapshot.PID()
 	id := ms.ofPath(fmt.Sprintf("[jit of %d]", pid), profile.JIT)
-	if len(ms.jit) < maxJIT && ms.jit[id] == nil && !ms.past {
+	switch {
+	case len(ms.jit) >= maxJIT || ms.jit[id] != nil:
+	case ms.pastMap != nil:
+		if f := ms.pastMap(int32(pid)); f != nil {
+			ms.jit[id] = ms.symbolizer.PerfMap(pid, f)
+		}
+	default:
 		ms.jit[id] = ms.symbolizer.Process(wp.snapshot)
 		ms.walked = append(ms.walked, wp)
 		ms.jit[id].UpdateSome()

@@ -154,6 +154,7 @@ type perfImport struct {
 	arch  *procstate.Arch // of the machine; nil when it is none that is known
 
 	comms   map[int32][16]byte // of threads
+	born    map[int32]uint64   // when processes began to run their program, of those that did in the recording
 	samples []uint64           // by event
 	first   uint64             // times of samples
 	last    uint64
@@ -182,11 +183,12 @@ func (r *perfRecording) read(event int, o profile.ReadOptions) (*perfImport, err
 	labels.past = map[uint64]string{}
 	im := &perfImport{
 		pipeline: makePipeline(b, r.names, labels), r: r, event: event, arch: archOfMachine(r.file.Machine),
-		comms: map[int32][16]byte{0: profile.Comm("swapper")}, samples: make([]uint64, len(r.file.Events)),
+		comms: map[int32][16]byte{0: profile.Comm("swapper")}, born: map[int32]uint64{}, samples: make([]uint64, len(r.file.Events)),
 	}
 	im.table = loader.NewRecorded(cmp.Or(im.arch, procstate.HostArch(), procstate.AMD64))
 	im.files = newPastFiles(r)
-	im.procs, im.past, im.modules.past, im.user = im.table, true, true, im.addUser
+	im.procs, im.past, im.user = im.table, true, im.addUser
+	im.modules.pastMap = func(pid int32) *os.File { return im.files.perfMap(pid, im.born[pid]) }
 	im.modules.pastKernel = newPastKernel(im.files)
 	if o.Times {
 		b.KeepTimes()
@@ -281,6 +283,7 @@ func (im *perfImport) takeComm(rec *perfdata.Record) error {
 	e := loader.SidebandEvent{Kind: loader.SidebandComm, PID: pid, TID: tid, Comm: string(comm)}
 	if rec.Misc&perfdata.MiscCommExec != 0 {
 		e.Kind, e.TID = loader.SidebandExec, pid
+		im.born[pid] = rec.Time
 	}
 	im.table.Apply(&e)
 	im.comms[tid] = profile.Comm(e.Comm)
@@ -302,6 +305,8 @@ func (im *perfImport) takeTask(rec *perfdata.Record) error {
 		}
 		if pid != parentPID && (rec.Time == 0 || rec.Misc&perfdata.MiscForkExec != 0) {
 			e.PPID = 0
+		} else if pid != parentPID {
+			im.born[pid] = rec.Time
 		}
 	}
 	im.table.Apply(&e)

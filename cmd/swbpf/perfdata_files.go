@@ -196,6 +196,37 @@ func (p *pastFiles) vdso(id []byte) (*procstate.Image, error) {
 	return nil, errOtherKernel
 }
 
+// perfMap opens the perf-PID.map of a process that has begun at a time of the recording, 0 standing for
+// before: nil where there is none, or where it may be of another that had the number. As with perf, it
+// has to be of root or of who reads it.
+func (p *pastFiles) perfMap(pid int32, born uint64) *os.File {
+	written := p.r.written
+	if !p.isHere() || written.IsZero() || p.r.file.Last < born {
+		return nil
+	}
+	fd, err := unix.Open(fmt.Sprintf("/tmp/perf-%d.map", pid), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), fmt.Sprintf("/tmp/perf-%d.map", pid))
+	var st unix.Stat_t
+	var up unix.Timespec
+	begin := time.Time{} // of the process, or of all that have run since the machine did
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) == nil {
+		begin = time.Now().Add(-time.Duration(up.Nano()))
+	}
+	if born > 0 {
+		begin = written.Add(-time.Duration(min(p.r.file.Last-born, 1<<62)))
+	}
+	const clocks = 2 * time.Second // between those of files, of the recording and of its end
+	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Uid != 0 && int(st.Uid) != os.Geteuid() ||
+		timeOf(st.Mtim).Before(begin.Add(-clocks)) || timeOf(st.Mtim).After(written.Add(clocks)) {
+		f.Close()
+		return nil
+	}
+	return f
+}
+
 // miss notes that frames were in a file that cannot be used.
 func (p *pastFiles) miss(path string, err error) {
 	if len(p.missing) < 1000 {

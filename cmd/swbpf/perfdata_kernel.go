@@ -171,6 +171,8 @@ func (k *pastKernel) note() string {
 	switch {
 	case !k.looked || k.runs || k.names != nil:
 		return ""
+	case k.files.r.file.Release == "":
+		return "functions of the kernel have no names: which one it was is not in the recording"
 	case k.isSameBuild():
 		return "functions of the kernel have no names: where it was is not in the recording, or not told here (kernel.kptr_restrict)"
 	}

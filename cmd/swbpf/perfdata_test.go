@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -172,7 +174,7 @@ func TestPerfDataOtherFile(t *testing.T) {
 		}
 		copyTo("")
 		path := perfRecord(t, "-N", "-e", "cpu-clock", "--call-graph", "dwarf", "-o", out, target, "1")
-		p, got := readPerfData(t, path, profile.ReadOptions{})
+		p, _ := readPerfData(t, path, profile.ReadOptions{})
 		if p.Complete*100 < 98*p.Samples || len(p.Meta.Notes) > 0 {
 			t.Errorf("%s: %d of %d stacks are complete; %q", out, p.Complete, p.Samples, p.Meta.Notes)
 		}
@@ -185,7 +187,7 @@ func TestPerfDataOtherFile(t *testing.T) {
 					t.Fatalf("%v\n%s", err, b)
 				}
 			}
-			p, got = readPerfData(t, path, profile.ReadOptions{})
+			p, got := readPerfData(t, path, profile.ReadOptions{})
 			if p.Complete*10 > p.Samples || len(p.Truncated) == 0 || p.Truncated[0].Name != unwind.NoFile.String() ||
 				len(p.Meta.Notes) != 1 || !strings.Contains(p.Meta.Notes[0], target) {
 				t.Errorf("%s, %s: %d of %d stacks are complete, %v; %q", out, state, p.Complete, p.Samples, p.Truncated, p.Meta.Notes)
@@ -196,6 +198,95 @@ func TestPerfDataOtherFile(t *testing.T) {
 					break
 				}
 			}
+		}
+	}
+}
+
+// Files that are gone are found among those that perf has kept, and in directories for debug files.
+func TestPerfDataKeptFile(t *testing.T) {
+	built := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	b, err := os.ReadFile(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	home, target := t.TempDir(), filepath.Join(t.TempDir(), "target")
+	t.Setenv("HOME", home)
+	if err := os.WriteFile(target, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := perfRecord(t, "-e", "cpu-clock", "--call-graph", "dwarf", "-o", "OUT", target, "1")
+	if err := os.Remove(target); err != nil {
+		t.Fatal(err)
+	}
+	complete := func(names symbols.Options) bool {
+		p, err := readProfile(path, profile.ReadOptions{}, names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Complete*100 >= 98*p.Samples
+	}
+	if !complete(symbols.Options{}) {
+		t.Error("not found in ~/.debug")
+	}
+	t.Setenv("HOME", t.TempDir())
+	if complete(symbols.Options{}) {
+		t.Error("found, but it is gone")
+	}
+	if !complete(symbols.Options{DebugDirs: []string{filepath.Join(home, ".debug")}}) {
+		t.Error("not found in a directory for debug files")
+	}
+}
+
+// The kernel of a recording is named by the symbols of its build, as far from where they are as it was.
+func TestPerfDataKernel(t *testing.T) {
+	id := bytes.Repeat([]byte{0xab}, 20)
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	dir := filepath.Join(home, ".debug", ".build-id", "ab", strings.Repeat("ab", 19))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const kallsyms = `ffffffff81000000 T _text
+ffffffff81000000 T _stext
+ffffffff81000100 T first
+ffffffff81000200 t second
+ffffffff81001000 T _etext
+ffffffffa0000000 t of_module	[mod]
+`
+	if err := os.WriteFile(filepath.Join(dir, "kallsyms"), []byte(kallsyms), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const slide = 0x3000000
+	rec := perftest.Recording{
+		Machine: "x86_64", Host: "elsewhere", Release: "1.2.3",
+		Attrs: []perftest.Attr{{
+			SampleType: unix.PERF_SAMPLE_IP | unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME | unix.PERF_SAMPLE_CALLCHAIN,
+			Flags:      perftest.SampleIDAll, ID: 1, Name: "cycles",
+		}},
+	}
+	rec.Add(unix.PERF_RECORD_MMAP, unix.PERF_RECORD_MISC_KERNEL, -1, 0, uint64(0xffffffff81000000+slide), uint64(0x1000), uint64(0xffffffff81000000+slide),
+		"[kernel.kallsyms]_text", -1, 0, uint64(0))
+	kernel := ^uint64(127)
+	chain := []uint64{kernel, 0xffffffff81000110 + slide, 0xffffffff81000250 + slide, 0xffffffffa0000010 + slide}
+	rec.Add(unix.PERF_RECORD_SAMPLE, unix.PERF_RECORD_MISC_KERNEL, chain[1], 5, 5, uint64(1000), uint64(len(chain)), chain)
+	path := filepath.Join(t.TempDir(), "perf.data")
+	for _, known := range []bool{true, false} {
+		rec.BuildID = [][]byte{perftest.BuildIDRecord(0, unix.PERF_RECORD_MISC_KERNEL, -1, id, "[kernel.kallsyms]")}
+		if !known {
+			id[3] = 0
+			rec.BuildID = [][]byte{perftest.BuildIDRecord(0, unix.PERF_RECORD_MISC_KERNEL, -1, id, "[kernel.kallsyms]")}
+		}
+		if err := os.WriteFile(path, rec.File(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p, got := readPerfData(t, path, profile.ReadOptions{})
+		want := []string{"first", "second", "[unknown]"}
+		if !known {
+			want[0], want[1] = "[unknown]", "[unknown]"
+		}
+		s := got["5 0.000001"]
+		if s == nil || !slices.Equal(s.names, want) || known != !slices.ContainsFunc(p.Meta.Notes, func(n string) bool { return strings.Contains(n, "1.2.3") }) {
+			t.Errorf("known: %v: %+v, want %q; %q", known, s, want, p.Meta.Notes)
 		}
 	}
 }
@@ -335,76 +426,82 @@ func materialise(t *testing.T, f *recorded.File) (paths []string) {
 	return paths
 }
 
+// recordedAs makes a recording by perf of stacks that were recorded otherwise, on a machine. It returns the
+// addresses of their frames too, in files where there are, and how many are complete.
+func recordedAs(t *testing.T, name, machine string) (rec perftest.Recording, want [][]uint64, complete int64) {
+	t.Helper()
+	f, err := recorded.Load("../../steppers/testdata/stacks/" + name + ".zst")
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, err := f.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	arch := snap.Arch()
+	paths := materialise(t, f)
+	mask, _ := perfRegs(arch, new(procstate.Regs))
+	rec = perftest.Recording{
+		Machine: machine, Host: "elsewhere",
+		Attrs: []perftest.Attr{{
+			SampleType: unix.PERF_SAMPLE_IP | unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME | unix.PERF_SAMPLE_REGS_USER | unix.PERF_SAMPLE_STACK_USER,
+			RegsUser:   mask, StackUser: 65528, Flags: perftest.SampleIDAll, Period: 1000, ID: 1, Name: "cycles",
+		}},
+	}
+	rec.Add(unix.PERF_RECORD_COMM, unix.PERF_RECORD_MISC_COMM_EXEC, 7, 7, "thing", 7, 7, uint64(1))
+	for _, m := range f.Mappings {
+		path, dev, inode := m.Path, unix.Stat_t{}, uint64(0)
+		if m.Image >= 0 {
+			path = paths[m.Image]
+			if err := unix.Stat(path, &dev); err != nil {
+				t.Fatal(err)
+			}
+			inode = dev.Ino
+		}
+		rec.Add(unix.PERF_RECORD_MMAP2, unix.PERF_RECORD_MISC_USER, 7, 7, m.Start, m.End-m.Start, m.Offset, unix.Major(dev.Dev), unix.Minor(dev.Dev), inode, uint64(0),
+			unix.PROT_EXEC|unix.PROT_READ, 0, path, 7, 7, uint64(2))
+	}
+	walker := unwind.NewWalker(snap, steppers.ForSampling(unwind.NewTablesWithBudget(1<<24)), nil)
+	for i := range f.Stacks {
+		s := &f.Stacks[i]
+		regs := s.Registers()
+		sp := regs.Raw(arch.SP)
+		var stack []byte
+		for _, r := range s.Regions {
+			if sp-r.Addr < uint64(len(r.Data)) {
+				stack = r.Data[sp-r.Addr:]
+			}
+		}
+		if len(stack) == 0 || len(stack) > 60000 {
+			continue
+		}
+		stack = stack[:len(stack)&^7]
+		regs.ThreadPointer = 0 // which perf does not record
+		snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack}})
+		pcs, err := walker.WalkPCs(nil, &regs)
+		if err == nil {
+			complete++
+		}
+		var addrs []uint64
+		for _, pc := range pcs {
+			addr := pc.Addr
+			if m := snap.Libraries().MappingAt(addr); m != nil && m.Image != nil {
+				addr -= m.Bias
+			}
+			addrs = append(addrs, addr)
+		}
+		want = append(want, addrs)
+		_, values := perfRegs(arch, &regs)
+		rec.Add(unix.PERF_RECORD_SAMPLE, unix.PERF_RECORD_MISC_USER, regs.Raw(arch.PC), 7, 7, uint64(len(want))*1000000, uint64(2), values,
+			uint64(len(stack)+8), stack, uint64(0), uint64(len(stack)))
+	}
+	return rec, want, complete
+}
+
 // Recordings of other machines are walked as those of this one.
 func TestPerfDataOtherMachine(t *testing.T) {
 	for name, machine := range map[string]string{"depth30": "x86_64", "goarm64": "aarch64"} {
-		f, err := recorded.Load("../../steppers/testdata/stacks/" + name + ".zst")
-		if err != nil {
-			t.Fatal(err)
-		}
-		snap, err := f.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
-		arch := snap.Arch()
-		paths := materialise(t, f)
-		mask, _ := perfRegs(arch, new(procstate.Regs))
-		rec := perftest.Recording{
-			Machine: machine, Host: "elsewhere",
-			Attrs: []perftest.Attr{{
-				SampleType: unix.PERF_SAMPLE_IP | unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME | unix.PERF_SAMPLE_REGS_USER | unix.PERF_SAMPLE_STACK_USER,
-				RegsUser:   mask, StackUser: 65528, Flags: perftest.SampleIDAll, Period: 1000, ID: 1, Name: "cycles",
-			}},
-		}
-		rec.Add(unix.PERF_RECORD_COMM, unix.PERF_RECORD_MISC_COMM_EXEC, 7, 7, "thing", 7, 7, uint64(1))
-		for _, m := range f.Mappings {
-			path, dev, inode := m.Path, unix.Stat_t{}, uint64(0)
-			if m.Image >= 0 {
-				path = paths[m.Image]
-				if err := unix.Stat(path, &dev); err != nil {
-					t.Fatal(err)
-				}
-				inode = dev.Ino
-			}
-			rec.Add(unix.PERF_RECORD_MMAP2, unix.PERF_RECORD_MISC_USER, 7, 7, m.Start, m.End-m.Start, m.Offset, unix.Major(dev.Dev), unix.Minor(dev.Dev), inode, uint64(0),
-				unix.PROT_EXEC|unix.PROT_READ, 0, path, 7, 7, uint64(2))
-		}
-		walker := unwind.NewWalker(snap, steppers.ForSampling(unwind.NewTablesWithBudget(1<<24)), nil)
-		var want [][]uint64
-		complete := int64(0)
-		for i := range f.Stacks {
-			s := &f.Stacks[i]
-			regs := s.Registers()
-			sp := regs.Raw(arch.SP)
-			var stack []byte
-			for _, r := range s.Regions {
-				if sp-r.Addr < uint64(len(r.Data)) {
-					stack = r.Data[sp-r.Addr:]
-				}
-			}
-			if len(stack) == 0 || len(stack) > 60000 {
-				continue
-			}
-			stack = stack[:len(stack)&^7]
-			regs.ThreadPointer = 0 // which perf does not record
-			snap.Reset(1, &regs, []procstate.Region{{Addr: sp, Data: stack}})
-			pcs, err := walker.WalkPCs(nil, &regs)
-			if err == nil {
-				complete++
-			}
-			var addrs []uint64
-			for _, pc := range pcs {
-				addr := pc.Addr
-				if m := snap.Libraries().MappingAt(addr); m != nil && m.Image != nil {
-					addr -= m.Bias
-				}
-				addrs = append(addrs, addr)
-			}
-			want = append(want, addrs)
-			_, values := perfRegs(arch, &regs)
-			rec.Add(unix.PERF_RECORD_SAMPLE, unix.PERF_RECORD_MISC_USER, regs.Raw(arch.PC), 7, 7, uint64(len(want))*1000000, uint64(2), values,
-				uint64(len(stack)+8), stack, uint64(0), uint64(len(stack)))
-		}
+		rec, want, complete := recordedAs(t, name, machine)
 		path := filepath.Join(t.TempDir(), "perf.data")
 		if err := os.WriteFile(path, rec.File(), 0o600); err != nil {
 			t.Fatal(err)
@@ -421,6 +518,71 @@ func TestPerfDataOtherMachine(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Recordings that are damaged are no harm.
+func TestPerfDataDamaged(t *testing.T) {
+	rec, _, _ := recordedAs(t, "depth30", "x86_64")
+	whole := rec.File()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 60 {
+		damaged := slices.Clone(whole)
+		for range 1 + rng.IntN(20) {
+			at := rng.IntN(len(damaged))
+			if i%2 == 0 {
+				at = rng.IntN(min(len(damaged), 4000))
+			}
+			damaged[at] = byte(rng.Uint32())
+		}
+		if i%5 == 0 {
+			damaged = damaged[:rng.IntN(len(damaged))]
+		}
+		testenv.NoPanic(t, fmt.Sprintf("recording %d", i), func() {
+			f, err := perfdata.Open(bytes.NewReader(damaged), int64(len(damaged)))
+			if err == nil {
+				_, _ = (&perfRecording{file: f}).profile(profile.ReadOptions{})
+			}
+		})
+	}
+}
+
+// Code that was made at run time has the names of a perf-PID.map that the process has left, if it is its own.
+func TestPerfDataMap(t *testing.T) {
+	testenv.SomeNode(t, func(t *testing.T, node string) {
+		const script = `console.log(process.pid)
+function whirligig(n) { let s = 0; for (let i = 0; i < n; i++) s += i % 7; return s }
+const end = Date.now() + 700; while (Date.now() < end) whirligig(20000)`
+		path := filepath.Join(t.TempDir(), "perf.data")
+		out, err := exec.Command("perf", "record", "-q", "-F", "499", "-e", "cpu-clock", "-g", "-o", path, node, "--perf-basic-prof", "-e", script).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		perfMap := "/tmp/perf-" + strings.TrimSpace(string(out)) + ".map"
+		defer os.Remove(perfMap)
+		spins := func() (n int64) {
+			p, err := readProfile(path, profile.ReadOptions{}, symbols.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range p.Top(10) {
+				if strings.Contains(e.Function, "whirligig") {
+					n += e.Total
+				}
+			}
+			return n
+		}
+		if n := spins(); n < 50 {
+			t.Errorf("%d samples are in whirligig", n)
+		}
+		for _, change := range []time.Duration{-time.Hour, time.Hour} { // of another process then
+			if err := os.Chtimes(perfMap, time.Time{}, time.Now().Add(change)); err != nil {
+				t.Fatal(err)
+			}
+			if n := spins(); n > 0 {
+				t.Errorf("with a map of another time %d samples are in whirligig", n)
+			}
+		}
+	})
 }
 
 // Registers are those that a sample has, also where it lacks some, and of programs of 32 bits.
