@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/swbpf/swbpf/profile"
-	"github.com/swbpf/swbpf/symbols"
 )
 
 // diffOptions are the flags of diff.
@@ -91,7 +90,7 @@ func diff(o *diffOptions, before, after string) error {
 	defer discardOutputs(outs)
 	var sides [2]*profile.Profile
 	for i, path := range []string{before, after} {
-		if sides[i], err = readProfile(path, profile.ReadOptions{SampleType: o.sampleType}, symbols.Options{}); err != nil {
+		if sides[i], err = readProfile(path, profile.ReadOptions{SampleType: o.sampleType}, codeOptions{}); err != nil {
 			return err
 		}
 	}

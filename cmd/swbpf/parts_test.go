@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/profile"
-	"github.com/swbpf/swbpf/symbols"
 )
 
 func TestPartPath(t *testing.T) {
@@ -154,7 +153,7 @@ func TestRecordEvery(t *testing.T) {
 		wall := slices.Contains(tc.flags, "--wall")
 		samples, value := int64(0), int64(0)
 		for i, file := range files {
-			p, err := readProfile(file, profile.ReadOptions{}, symbols.Options{})
+			p, err := readProfile(file, profile.ReadOptions{}, codeOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,7 +237,7 @@ func TestRecordNotes(t *testing.T) {
 			t.Fatalf("%v: %v, %v", tc.every, files, err)
 		}
 		for _, file := range files {
-			p, err := readProfile(file, profile.ReadOptions{}, symbols.Options{})
+			p, err := readProfile(file, profile.ReadOptions{}, codeOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -30,8 +30,14 @@ const perfDataFormat = "perf.data"
 // asked for later.
 type perfRecording struct {
 	file    *perfdata.File
-	names   symbols.Options
+	code    codeOptions
 	written time.Time // last; zero where that is not known
+}
+
+// codeOptions say where to look for what a recording of perf's tells of by its build ID alone.
+type codeOptions struct {
+	names symbols.Options
+	fetch func(buildID string) (path string, err error) // a program or library; nil where none shall be fetched
 }
 
 // isPerfData reports whether a file begins as those of perf record do.
@@ -55,8 +61,8 @@ func isPackedPerfData(head []byte) bool {
 
 // openPerfData opens a recording of perf, of which head was read ahead. One that comes from a pipe, or
 // compressed, is put into a temporary file, as what is said of it as a whole is at its end.
-func openPerfData(in *bufio.Reader, from *os.File, packed bool, names symbols.Options) (*perfRecording, error) {
-	r := &perfRecording{names: names}
+func openPerfData(in *bufio.Reader, from *os.File, packed bool, code codeOptions) (*perfRecording, error) {
+	r := &perfRecording{code: code}
 	st, err := from.Stat()
 	if err != nil {
 		return nil, err
@@ -182,7 +188,7 @@ func (r *perfRecording) read(event int, o profile.ReadOptions) (*perfImport, err
 	labels := makeLabeller(b)
 	labels.past = map[uint64]string{}
 	im := &perfImport{
-		pipeline: makePipeline(b, r.names, labels), r: r, event: event, arch: archOfMachine(r.file.Machine),
+		pipeline: makePipeline(b, r.code.names, labels), r: r, event: event, arch: archOfMachine(r.file.Machine),
 		comms: map[int32][16]byte{0: profile.Comm("swapper")}, born: map[int32]uint64{}, samples: make([]uint64, len(r.file.Events)),
 	}
 	im.table = loader.NewRecorded(cmp.Or(im.arch, procstate.HostArch(), procstate.AMD64))

@@ -89,8 +89,8 @@ func (p *pastFiles) open(ref *procstate.FileRef, id []byte) (*procstate.Image, e
 	return f.image, f.err
 }
 
-// byID returns the file of a build ID: by the path that it had, from the files that perf keeps, or
-// from directories for debug files.
+// byID returns the file of a build ID: by the path that it had, from the files that perf keeps, from
+// directories for debug files, or from servers.
 func (p *pastFiles) byID(path string, id []byte) (*procstate.Image, error) {
 	im, why := p.at(path, id)
 	if im != nil {
@@ -103,15 +103,27 @@ func (p *pastFiles) byID(path string, id []byte) (*procstate.Image, error) {
 			why = fmt.Errorf("%s: %w", path, err)
 		}
 	}
+	if fetch := p.r.code.fetch; fetch != nil {
+		if path, err := fetch(buildIDText(id)); err == nil {
+			if im, _ := p.at(path, id); im != nil {
+				return im, nil
+			}
+		}
+	}
 	return nil, why
+}
+
+// buildIDText is a build ID in hex, of which perf may have made 20 bytes.
+func buildIDText(id []byte) string {
+	if len(id) == 20 && isZero(id[16:]) { // one of 16 bytes, as lld makes them
+		id = id[:16]
+	}
+	return fmt.Sprintf("%x", id)
 }
 
 // elsewhere are the names that a file of a build ID may have, besides its own.
 func (p *pastFiles) elsewhere(id []byte, kind string) (paths []string) {
-	text := fmt.Sprintf("%x", id)
-	if len(id) == 20 && isZero(id[16:]) { // one of 16 bytes, as lld makes them
-		text = fmt.Sprintf("%x", id[:16])
-	}
+	text := buildIDText(id)
 	if len(text) < 4 {
 		return nil
 	}
@@ -120,7 +132,7 @@ func (p *pastFiles) elsewhere(id []byte, kind string) (paths []string) {
 		// A directory; a file before Linux 4.8.
 		paths = append(paths, filepath.Join(home, ".debug", name, kind), filepath.Join(home, ".debug", name))
 	}
-	for _, dir := range p.r.names.DebugDirs {
+	for _, dir := range p.r.code.names.DebugDirs {
 		paths = append(paths, filepath.Join(dir, name, kind), filepath.Join(dir, name))
 	}
 	return paths

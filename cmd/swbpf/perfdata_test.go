@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,7 +71,7 @@ func parseScript(t *testing.T, text string) map[string]*scriptSample {
 func readPerfData(t *testing.T, path string, o profile.ReadOptions) (*profile.Profile, map[string]*scriptSample) {
 	t.Helper()
 	o.Times = true
-	p, err := readProfile(path, o, symbols.Options{})
+	p, err := readProfile(path, o, codeOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,22 +220,40 @@ func TestPerfDataKeptFile(t *testing.T) {
 	if err := os.Remove(target); err != nil {
 		t.Fatal(err)
 	}
-	complete := func(names symbols.Options) bool {
-		p, err := readProfile(path, profile.ReadOptions{}, names)
+	complete := func(code codeOptions) bool {
+		p, err := readProfile(path, profile.ReadOptions{}, code)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p.Complete*100 >= 98*p.Samples
 	}
-	if !complete(symbols.Options{}) {
+	if !complete(codeOptions{}) {
 		t.Error("not found in ~/.debug")
 	}
 	t.Setenv("HOME", t.TempDir())
-	if complete(symbols.Options{}) {
+	if complete(codeOptions{}) {
 		t.Error("found, but it is gone")
 	}
-	if !complete(symbols.Options{DebugDirs: []string{filepath.Join(home, ".debug")}}) {
+	if !complete(codeOptions{names: symbols.Options{DebugDirs: []string{filepath.Join(home, ".debug")}}}) {
 		t.Error("not found in a directory for debug files")
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		im, err := procstate.NewImageBytes(b, target)
+		if err != nil || r.URL.Path != "/buildid/"+im.BuildID()+"/executable" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(b)
+	}))
+	defer server.Close()
+	t.Setenv("DEBUGINFOD_CACHE_PATH", t.TempDir())
+	flags := symbolFlags{demangle: "simple", debuginfod: server.URL}
+	names, err := flags.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !complete(codeOptions{names, flags.fetchProgram}) {
+		t.Error("not found on a server")
 	}
 }
 
@@ -560,7 +580,7 @@ const end = Date.now() + 700; while (Date.now() < end) whirligig(20000)`
 		perfMap := "/tmp/perf-" + strings.TrimSpace(string(out)) + ".map"
 		defer os.Remove(perfMap)
 		spins := func() (n int64) {
-			p, err := readProfile(path, profile.ReadOptions{}, symbols.Options{})
+			p, err := readProfile(path, profile.ReadOptions{}, codeOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,6 +19,16 @@ type symbolFlags struct {
 	debugDirs  []string
 	debuginfod string // addresses of servers; fromEnvironment: those of DEBUGINFOD_URLS
 	memory     bytesValue
+
+	client *debuginfod.Client // by options; nil without
+}
+
+// fetchProgram returns the path of the program or library of a build ID, from servers.
+func (s *symbolFlags) fetchProgram(buildID string) (path string, err error) {
+	if s.client == nil {
+		return "", debuginfod.ErrNotFound
+	}
+	return s.client.Executable(context.Background(), buildID)
 }
 
 // fromEnvironment is what --debuginfod without a value stands for.
@@ -67,6 +77,7 @@ func (s *symbolFlags) options() (symbols.Options, error) {
 	if client == nil {
 		return opt, errors.New("--debuginfod: DEBUGINFOD_URLS names no server; set it, or give --debuginfod=URL")
 	}
+	s.client = client
 	opt.Fetch = func(buildID string) (string, error) {
 		return client.DebugInfo(context.Background(), buildID)
 	}

@@ -49,8 +49,9 @@ What it is shows by its content.
 Of what 'perf record --call-graph dwarf' wrote the stacks are walked as those of
 'swbpf record' are, from programs and libraries that are here as they were
 recorded: at their path, among those that perf has kept in ~/.debug (or 'perf
-archive' has brought there), or below --debug-dir. One that is another by its
-build ID is not used, and told of. --sample-type is an event of it.
+archive' has brought there), below --debug-dir, or from --debuginfod. One that
+is another by its build ID is not used, and told of. --sample-type is an event
+of it.
 
 With -o the profile is written to a file instead, and nothing is served.
 ` + formatHelp + `
@@ -122,7 +123,7 @@ func view(o *viewOptions, path string) error {
 		}
 		defer server.listener.Close()
 	}
-	p, err := readProfile(path, profile.ReadOptions{SampleType: o.sampleType, Times: anyTimed(outs)}, o.names)
+	p, err := readProfile(path, profile.ReadOptions{SampleType: o.sampleType, Times: anyTimed(outs)}, codeOptions{o.names, o.symbols.fetchProgram})
 	if err != nil {
 		return err
 	}
@@ -164,8 +165,8 @@ func displayName(path string) string {
 	return filepath.Base(path)
 }
 
-// readProfile reads a file, or standard input for "-". names are for what perf has recorded.
-func readProfile(path string, o profile.ReadOptions, names symbols.Options) (*profile.Profile, error) {
+// readProfile reads a file, or standard input for "-". code is for what perf has recorded.
+func readProfile(path string, o profile.ReadOptions, code codeOptions) (*profile.Profile, error) {
 	o.Name = displayName(path)
 	in := os.Stdin
 	if path != "-" {
@@ -175,7 +176,7 @@ func readProfile(path string, o profile.ReadOptions, names symbols.Options) (*pr
 		}
 		in = f
 	}
-	p, err := readProfileFile(in, o, names)
+	p, err := readProfileFile(in, o, code)
 	if path != "-" && (p == nil || p.Format != perfDataFormat) {
 		in.Close()
 	}
@@ -195,7 +196,7 @@ func readProfile(path string, o profile.ReadOptions, names symbols.Options) (*pr
 	return p, nil
 }
 
-func readProfileFile(in *os.File, o profile.ReadOptions, names symbols.Options) (*profile.Profile, error) {
+func readProfileFile(in *os.File, o profile.ReadOptions, code codeOptions) (*profile.Profile, error) {
 	ahead := bufio.NewReaderSize(in, 1<<16)
 	head, err := ahead.Peek(1 << 10)
 	if err != nil && err != io.EOF {
@@ -205,7 +206,7 @@ func readProfileFile(in *os.File, o profile.ReadOptions, names symbols.Options) 
 	if !packed && !isPerfData(head) {
 		return profile.Read(ahead, o)
 	}
-	r, err := openPerfData(ahead, in, packed, names)
+	r, err := openPerfData(ahead, in, packed, code)
 	if err != nil {
 		return nil, err
 	}

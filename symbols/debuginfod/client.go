@@ -1,10 +1,10 @@
-// Package debuginfod fetches separate debug files by build ID from debuginfod
+// Package debuginfod fetches separate debug files, and programs, by build ID from debuginfod
 // servers, and keeps them on disk.
 //
 // Nothing is fetched unless a Client is made and handed to the symbolizer:
 // a build ID tells a server what runs here. The directory has the layout of
 // elfutils' own client, so that both find what the other has fetched:
-// BUILDID/debuginfo, empty for a file that no server has.
+// BUILDID/debuginfo and BUILDID/executable, empty for a file that no server has.
 package debuginfod
 
 import (
@@ -86,12 +86,22 @@ func cacheDir() string {
 // The caller checks that the file is the right one. The error wraps
 // ErrNotFound when no server has it, and tells of each server that failed.
 func (c *Client) DebugInfo(ctx context.Context, buildID string) (path string, err error) {
+	return c.file(ctx, buildID, "debuginfo")
+}
+
+// Executable is DebugInfo for the program or library itself.
+func (c *Client) Executable(ctx context.Context, buildID string) (path string, err error) {
+	return c.file(ctx, buildID, "executable")
+}
+
+// file returns the path of one of the files of a build ID, as servers call it.
+func (c *Client) file(ctx context.Context, buildID, kind string) (path string, err error) {
 	id, err := hex.DecodeString(buildID)
 	if err != nil || len(id) == 0 || len(id) > 64 {
 		return "", fmt.Errorf("%q is not a build ID", buildID)
 	}
 	dir := filepath.Join(c.Dir, hex.EncodeToString(id))
-	path = filepath.Join(dir, "debuginfo")
+	path = filepath.Join(dir, kind)
 	if st, err := os.Stat(path); err == nil {
 		if st.Size() > 0 {
 			return path, nil
@@ -109,7 +119,7 @@ func (c *Client) DebugInfo(ctx context.Context, buildID string) (path string, er
 			errs = append(errs, s.(*silence).err)
 			continue
 		}
-		err := c.fetch(ctx, strings.TrimSuffix(server, "/")+"/buildid/"+hex.EncodeToString(id)+"/debuginfo", path)
+		err := c.fetch(ctx, strings.TrimSuffix(server, "/")+"/buildid/"+hex.EncodeToString(id)+"/"+kind, path)
 		if err == nil {
 			return path, nil
 		}
