@@ -51,9 +51,12 @@ func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
 }
 
 // PerfMap returns the Lookup of a process that may be no more: it knows of generated code what is in
-// its perf-PID.map, all of which is read now and counts as valid always.
+// its perf-PID.map, all of which is read now and counts as valid always; nothing where that is nil.
 func (s *Symbolizer) PerfMap(pid int, perfMap *os.File) *Lookup {
 	l := s.Lookup(nil, 0)
+	if perfMap == nil {
+		return l
+	}
 	l.jit = &jitFiles{pid: pid, all: &s.jitCharged, dumps: map[string]*openDump{}}
 	l.jit.perfMap.f = perfMap
 	l.unclosed = runtime.AddCleanup(l, (*jitFiles).close, l.jit)

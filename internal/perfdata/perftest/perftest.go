@@ -96,7 +96,7 @@ func BuildIDRecord(typ uint32, misc uint16, pid int, id []byte, path string) []b
 // them: of the newer sort every other.
 func (r *Recording) Compress(each int) {
 	var packed buffer
-	z, err := zstd.NewWriter(&packed, zstd.WithEncoderConcurrency(1))
+	z, err := zstd.NewWriter(&packed, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(64<<10))
 	if err != nil {
 		panic(err)
 	}
