@@ -20,7 +20,8 @@ type imageInfo struct {
 type way struct {
 	ret     uint64 // the return address, in a wrapper
 	bytes   uint64 // of the wrapper's frame, without that
-	context uint64 // where the execution context is, from that address on
+	context uint64 // where the execution context is, from that address on,
+	stack   uint64 // and an address on the stack of compiled code
 }
 
 // function is one of Go's, while its frame is there and has its arguments.
@@ -38,10 +39,12 @@ const (
 	interpreterName = prefix + "interpreter.(*callEngine).callNativeFunc"
 )
 
-// Where the execution context is, from the return address on: the third and the second of the arguments.
+// Where of the arguments, from the return address on, the execution context is, and the SP that there will be.
 const (
 	contextOfEntry  = 8 + 2*8
+	stackOfEntry    = 8 + 5*8
 	contextOfResume = 8 + 8
+	stackOfResume   = 8 + 2*8
 )
 
 // find looks for wazero in a file.
@@ -62,8 +65,8 @@ func find(im *procstate.Image) (p imageInfo) {
 	}
 	p.interprets = functionOf(im, table, found[interpreterName])
 	var ok [2]bool
-	p.ways[0], ok[0] = findWay(im, table, found[entryName], contextOfEntry)
-	p.ways[1], ok[1] = findWay(im, table, found[resumeName], contextOfResume)
+	p.ways[0], ok[0] = findWay(im, table, found[entryName], contextOfEntry, stackOfEntry)
+	p.ways[1], ok[1] = findWay(im, table, found[resumeName], contextOfResume, stackOfResume)
 	if ok[0] && ok[1] {
 		p.calls = functionOf(im, table, found[callName])
 		p.resume = assembly(found[resumeName])
@@ -94,7 +97,7 @@ func eachInst(im *procstate.Image, f *procstate.GoFunc, visit func(pc uint64, in
 }
 
 // findWay finds the call of an assembly function in what the compiler has made to call it.
-func findWay(im *procstate.Image, table *procstate.GoTable, fs []procstate.GoFunc, context uint64) (w way, ok bool) {
+func findWay(im *procstate.Image, table *procstate.GoTable, fs []procstate.GoFunc, context, stack uint64) (w way, ok bool) {
 	asm := assembly(fs)
 	for i := range fs {
 		f := &fs[i]
@@ -106,7 +109,7 @@ func findWay(im *procstate.Image, table *procstate.GoTable, fs []procstate.GoFun
 				return true
 			}
 			delta, known := table.SPDelta(f, pc)
-			w, ok = way{ret: pc + uint64(in.Len), bytes: uint64(delta), context: context}, known && delta > 0
+			w, ok = way{ret: pc + uint64(in.Len), bytes: uint64(delta), context: context, stack: stack}, known && delta > 0
 			return false
 		})
 	}

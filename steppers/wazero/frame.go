@@ -141,7 +141,9 @@ func (f *frame) to(at, fp uint64, where unwind.Location) (unwind.Verdict, error)
 // toGo walks to the wrapper that has called the assembly which goes over to compiled code.
 func (f *frame) toGo() (unwind.Verdict, error) {
 	if f.e.sp == 0 {
-		return unwind.Failed, unwind.MemoryUnreadable
+		if f.e = f.vm.byTop(f.in.SP()); f.e == nil {
+			return unwind.Failed, unwind.MemoryUnreadable
+		}
 	}
 	arch, sp := f.w.Arch(), f.e.sp+8
 	f.out.SetPC(arch, f.vm.bias+f.e.way.ret)

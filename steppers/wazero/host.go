@@ -86,10 +86,10 @@ func (vm *machine) calling(w *unwind.Walker, in *unwind.Frame) (number uint32) {
 // isUnchanged reports whether the innermost part of the stack that was captured, up to an address, is as it was.
 func (vm *machine) isUnchanged(end uint64) bool {
 	s, ok := vm.Mem.(*procstate.Snapshot)
-	if !ok || len(s.Regions()) == 0 {
+	if !ok {
 		return false
 	}
-	r := s.Regions()[0]
+	r := s.RegionAt(end - 8)
 	n := end - r.Addr
 	if n == 0 || n > uint64(len(r.Data)) {
 		return false

@@ -38,6 +38,7 @@ type entry struct {
 	context uint64 // address of the execution context
 	sp      uint64 // on the goroutine's stack: where the return address is
 	way     *way
+	given   uint64         // on the stack of compiled code: where it began, or goes on
 	isSure  bool           // it is not what is left of an earlier call
 	stacks  [2]mcode.Range // that compiled code runs on, as it is now and as it was when it was last met
 }
@@ -144,6 +145,22 @@ func (vm *machine) between(f *unwind.Frame) *entry {
 	return nil
 }
 
+// byTop returns the only entry whose code may have begun at an SP, nil where there are several: what was given a stack
+// began there, and of those that have called Go since it is another one.
+func (vm *machine) byTop(sp uint64) (found *entry) {
+	for i := range vm.entries {
+		e := &vm.entries[i]
+		if e.way == &vm.ways[0] && e.given != sp || e.stacks[0].End != 0 && !e.holds(sp) {
+			continue
+		}
+		if found != nil || !e.isSure {
+			return nil
+		}
+		found = e
+	}
+	return found
+}
+
 // holds reports whether an SP is in the stack of compiled code, as far as that is known.
 func (e *entry) holds(sp uint64) bool {
 	for _, s := range e.stacks {
@@ -173,7 +190,8 @@ func (vm *machine) seek(w *unwind.Walker, f *unwind.Frame) {
 			way = &vm.ways[1]
 		}
 		if context, ok := vm.entered(w, data, i, at, way); ok {
-			vm.entries = append(vm.entries, entry{context: context, sp: at + uint64(i), way: way})
+			given := binary.LittleEndian.Uint64(data[uint64(i)+way.stack:])
+			vm.entries = append(vm.entries, entry{context: context, sp: at + uint64(i), way: way, given: given})
 		}
 	}
 	vm.entries = slices.DeleteFunc(vm.entries, func(e entry) bool {
@@ -290,8 +308,8 @@ func (vm *machine) judge(e *entry) {
 		return
 	}
 	stack, ok := c.stack()
-	if !ok {
-		return // it is no more
+	if !ok || e.given-stack.Start > stack.End-stack.Start {
+		return // it is no more, or another
 	}
 	e.isSure = isOnly || c.word(engineContext+contextGoSP) == e.sp
 	e.stacks[0] = stack
