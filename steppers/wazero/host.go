@@ -63,39 +63,37 @@ func (vm *machine) readFunction(at uint64) (fn function32) {
 }
 
 // calling returns the number of the functions that have called Go, which runs in what a frame of callWithStack has called:
-// the innermost of them, with those that it was called by. It is 0 where none has, or that is not known.
-func (vm *machine) calling(w *unwind.Walker, in *unwind.Frame) (number uint32) {
+// the innermost of them, with those that it was called by. It is 0 where none has, or that is not known. top is the SP of the
+// innermost frame of the walk.
+func (vm *machine) calling(w *unwind.Walker, in *unwind.Frame, top uint64) (number uint32) {
 	if in.Flags&unwind.Interrupted != 0 {
 		return 0
 	}
 	pcs := vm.callers(vm.Read, in.SP())
-	if len(pcs) == 0 && vm.Captured != nil {
-		// It was not copied. What is there now is what was there if nothing has come or gone on the stack since.
-		if pcs = vm.callers(vm.ReadNow, in.SP()); !vm.isUnchanged(in.SP() + vm.calls.bytes) {
+	if _, isSample := vm.Mem.(*procstate.Snapshot); len(pcs) == 0 && vm.Captured != nil && !isSample {
+		// It was not copied: of a goroutine that waits. What is there now is what was there as long as that does. A sample is too
+		// old for that: the next call can look the same.
+		if pcs = vm.callers(vm.ReadNow, in.SP()); !vm.isUnchanged(top, in.SP()+vm.calls.bytes) {
 			return 0
 		}
 	}
 	for i := len(pcs) - 1; i >= 0; i-- {
-		if n := vm.compiled(w.Codes(), pcs[i], number); n != 0 {
+		if n := vm.compiled(w.Codes(), pcs[i], true, number); n != 0 {
 			number = n
 		}
 	}
 	return number
 }
 
-// isUnchanged reports whether the innermost part of the stack that was captured, up to an address, is as it was.
-func (vm *machine) isUnchanged(end uint64) bool {
-	s, ok := vm.Mem.(*procstate.Snapshot)
-	if !ok {
+// isUnchanged reports whether the stack is as it was captured, from the innermost frame of the walk up to an address.
+func (vm *machine) isUnchanged(from, end uint64) bool {
+	n := end - from
+	if n == 0 || n > maxGoStack {
 		return false
 	}
-	r := s.RegionAt(end - 8)
-	n := end - r.Addr
-	if n == 0 || n > uint64(len(r.Data)) {
-		return false
-	}
-	vm.stack = append(vm.stack[:0], make([]byte, n)...)
-	return vm.ReadNow(r.Addr, vm.stack) && bytes.Equal(vm.stack, r.Data[:n])
+	vm.stack = append(vm.stack[:0], make([]byte, 2*n)...)
+	was, is := vm.stack[:n], vm.stack[n:]
+	return vm.Read(from, was) && vm.ReadNow(from, is) && bytes.Equal(was, is)
 }
 
 // callEngine is what is read of one.

@@ -53,6 +53,7 @@ type codeKey struct {
 	module     uint64
 	index      uint32
 	isCompiled bool
+	start      uint64
 	outer      uint32
 }
 
@@ -324,9 +325,9 @@ func (vm *machine) moduleOf(pc uint64) *compiledModule {
 	return &vm.modules[i]
 }
 
-// compiled returns the number of the function whose code is at an address, with what it is called by in the same frame, 0
-// where there is none.
-func (vm *machine) compiled(codes *unwind.Codes, pc uint64, outer uint32) uint32 {
+// compiled returns the number of the function whose code is at an address, 0 where there is none. In a frame of Go it has no
+// code of its own, and outer is what it is called by.
+func (vm *machine) compiled(codes *unwind.Codes, pc uint64, inGo bool, outer uint32) uint32 {
 	m := vm.moduleOf(pc)
 	if m == nil {
 		return 0
@@ -339,12 +340,16 @@ func (vm *machine) compiled(codes *unwind.Codes, pc uint64, outer uint32) uint32
 	if i < 0 {
 		return 0
 	}
-	return vm.number(codes, m.module, m.first+uint32(i), true, m.code.Start+m.offsets[i], outer)
+	start := m.code.Start + m.offsets[i]
+	if inGo {
+		start = 0
+	}
+	return vm.number(codes, m.module, m.first+uint32(i), true, start, outer)
 }
 
 // number returns the number of a function, with what it is called by in the same frame.
 func (vm *machine) number(codes *unwind.Codes, m *wasmModule, index uint32, isCompiled bool, start uint64, outer uint32) uint32 {
-	key := codeKey{m.at, index, isCompiled, outer}
+	key := codeKey{m.at, index, isCompiled, start, outer}
 	n, ok := vm.codes[key]
 	if !ok && len(vm.codes) < maxCodes {
 		n = codes.Add(start, []unwind.CodeLine{{CodeFunction: vm.function(m, index), IsCompiled: isCompiled}}, outer)

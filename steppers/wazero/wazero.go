@@ -20,6 +20,10 @@ import (
 type Stepper struct {
 	images mcode.PerImage[imageInfo]
 	buf    [lookBefore + lookBehind]byte
+
+	walker *unwind.Walker
+	walk   uint64 // as of Walker.Walks
+	top    uint64 // SP of the first of its frames that was asked for
 }
 
 // New makes a Stepper.
@@ -39,6 +43,9 @@ func (s *Stepper) image(im *procstate.Image) *imageInfo { return s.images.Known(
 
 // CallerFrame implements unwind.FrameStepper.
 func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
+	if s.walker != w || s.walk != w.Walks() {
+		s.walker, s.walk, s.top = w, w.Walks(), in.SP()
+	}
 	pc := in.LookupPC()
 	m := w.MappingAt(pc)
 	if m == nil || w.Arch() != procstate.AMD64 {
@@ -61,7 +68,7 @@ func (s *Stepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.V
 	if e == nil {
 		return unwind.NotMe, nil
 	}
-	in.Code = vm.compiled(w.Codes(), pc, 0)
+	in.Code = vm.compiled(w.Codes(), pc, false, 0)
 	f := frame{w: w, vm: vm, e: e, in: in, out: out}
 	return f.caller(m, s.buf[:])
 }
@@ -80,7 +87,7 @@ func (s *Stepper) goFrame(w *unwind.Walker, m *procstate.Mapping, in, out *unwin
 	case p.interprets.Holds(vaddr):
 		in.Code = vm.interpreted(w, m, in, s.buf[:])
 	case p.calls.Holds(vaddr):
-		in.Code = vm.calling(w, in)
+		in.Code = vm.calling(w, in, s.top)
 	case in.Flags&unwind.Interrupted != 0:
 		if e := vm.entryOf(w, in); e != nil && e.sp != 0 && in.SP() != e.sp {
 			f := frame{w: w, vm: vm, e: e, in: in, out: out}
