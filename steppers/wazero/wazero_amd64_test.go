@@ -1,50 +1,20 @@
 package wazero_test
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers"
 	"github.com/swbpf/swbpf/unwind"
 )
-
-// eachVersion runs a test with testdata/program, built with each of the versions of wazero that SWBPF_WAZERO names,
-// separated by blanks: "v1.8.0 v1.12.0". CI has them in its cache of modules.
-func eachVersion(t *testing.T, flags []string, test func(t *testing.T, program string)) {
-	steptest.NeedPtrace(t)
-	versions := strings.Fields(os.Getenv("SWBPF_WAZERO"))
-	if len(versions) == 0 {
-		t.Skip("no wazero: SWBPF_WAZERO names no version")
-	}
-	for _, version := range testenv.Some(versions) {
-		t.Run(version, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := os.CopyFS(dir, os.DirFS("testdata/program")); err != nil {
-				t.Fatal(err)
-			}
-			text := fmt.Sprintf("module program\n\ngo 1.26\n\nrequire github.com/tetratelabs/wazero %s\n", version)
-			if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			program := filepath.Join(dir, "program")
-			build := exec.Command("go", append(append([]string{"build", "-mod=mod"}, flags...), "-o", program, ".")...)
-			build.Dir = dir
-			build.Env = append(build.Environ(), "CGO_ENABLED=0")
-			testenv.Run(t, build)
-			test(t, program)
-		})
-	}
-}
 
 // names returns what frames are called, outermost first, without the path of packages.
 func names(p procstate.ProcessState, w *unwind.Walker, frames []unwind.Frame) (names []string) {
@@ -75,6 +45,111 @@ func goName(p procstate.ProcessState, pc uint64) string {
 		}
 	}
 	return "-"
+}
+
+// stacks of the program's functions, outermost first.
+var stacks = map[string]*regexp.Regexp{
+	"compiled": regexp.MustCompile(`^runtime\.goexit main\.main\.func1 main\.run main\.call wazevo\.\(\*callEngine\)\.Call ` +
+		`wazevo\.\(\*callEngine\)\.callWithStack amd64\.(entrypoint|afterGoFunctionCallEntrypoint) - ` +
+		`(fib( fib)*( mix)?|deep( deep)*( mix| fib( fib)*( mix)?)?|calls( viahost( mix| host)?| mix)?)$`),
+	"called": regexp.MustCompile(`^runtime\.goexit main\.main\.func1 main\.run main\.call wazevo\.\(\*callEngine\)\.Call ` +
+		`indirect viahost host wazevo\.\S*callWithStack\S* api\.GoModuleFunc\.Call main\.host `),
+	"interpreted": regexp.MustCompile(`^runtime\.goexit main\.main\.func1 main\.run main\.call interpreter\.\(\*callEngine\)\.Call ` +
+		`(interpreter\.\S+ )*(fib|deep|calls)( interpreter\.\S+| fib| mix| deep| viahost)* (fib|mix|viahost)( |$)`),
+}
+
+var inCompiled = regexp.MustCompile(`amd64\.\S+ - (.* )?(fib|deep|mix|calls|viahost)$`)
+
+// In programs without symbols, stopped anywhere, stacks are whole, and have the functions of WebAssembly.
+func TestStacks(t *testing.T) {
+	steptest.NeedPtrace(t)
+	testenv.EachWazero(t, []string{"-ldflags=-s -w"}, func(t *testing.T, program string) {
+		for kind, args := range map[string][]string{
+			"compiled": {"fib", "deep", "calls"}, "called": {"waits"}, "interpreted": {"-interpret", "fib", "deep", "calls"},
+		} {
+			t.Run(kind, func(t *testing.T) {
+				p := steptest.Start(t, program, args...)
+				w := unwind.NewWalker(p, steppers.Default(unwind.NewTables()), nil)
+				seen, other := 0, 0
+				for i := 0; i < 400 && seen < 40; i++ {
+					if err := p.Run(func() { time.Sleep(time.Duration(rand.Int64N(int64(4 * time.Millisecond)))) }); err != nil {
+						t.Fatal(err)
+					}
+					stopped := stacksOf(t, p, w, kind == "called")
+					for _, all := range stopped {
+						switch {
+						case stacks[kind].MatchString(all):
+							seen++
+						case kind == "compiled" && inCompiled.MatchString(all):
+							t.Errorf("%s", all)
+						default:
+							other++
+						}
+					}
+					if kind == "called" && seen > 0 {
+						break
+					}
+				}
+				if t.Logf("%d stacks, and %d of other kinds", seen, other); seen == 0 || kind != "called" && seen < 40 {
+					t.Error("too few")
+				}
+			})
+		}
+	})
+}
+
+// stacksOf walks the threads of a process, or its goroutines that wait, and returns what the frames are called.
+func stacksOf(t *testing.T, p *steptest.Process, w *unwind.Walker, waiting bool) (all []string) {
+	t.Helper()
+	if waiting {
+		gs, err := procstate.ReadGoroutines(p)
+		if err != nil {
+			return nil // it has not begun
+		}
+		for i := range gs.List {
+			if g := &gs.List[i]; g.Thread == 0 && g.Status == procstate.GoWaiting {
+				frames, err := swbpf.WalkGoroutine(w, nil, g)
+				if err != nil {
+					t.Errorf("%v: %v", names(p, w, frames), err)
+				}
+				all = append(all, strings.Join(names(p, w, frames), " "))
+			}
+		}
+		return all
+	}
+	tids, _ := p.Threads()
+	for _, tid := range tids {
+		frames, err := w.WalkStack(nil, tid)
+		if err != nil && (len(frames) != 1 || !isAnonymous(p, frames[0].PC())) {
+			t.Errorf("%v: %v", names(p, w, frames), err)
+		}
+		all = append(all, strings.Join(names(p, w, frames), " "))
+	}
+	return all
+}
+
+// Whatever memory says, a walk comes to an end.
+func TestLies(t *testing.T) {
+	steptest.NeedPtrace(t)
+	testenv.EachWazero(t, nil, func(t *testing.T, program string) {
+		for _, args := range [][]string{{"fib", "calls", "deep"}, {"-interpret", "calls"}} {
+			p := steptest.Start(t, program, args...)
+			lying := &steptest.Lying{ProcessState: p, Rand: rand.New(rand.NewPCG(1, 2))}
+			for range 60 {
+				if err := p.Run(func() { time.Sleep(time.Millisecond) }); err != nil {
+					t.Fatal(err)
+				}
+				w := unwind.NewWalker(lying, steppers.Default(unwind.NewTables()), nil)
+				w.MaxFrames = 1000
+				tids, _ := p.Threads()
+				for _, tid := range tids {
+					for _, lying.Rate = range []int{0, 200, 20, 3} {
+						testenv.NoPanic(t, "a walk", func() { w.WalkStack(nil, tid) })
+					}
+				}
+			}
+		}
+	})
 }
 
 func isAnonymous(p procstate.ProcessState, pc uint64) bool {
@@ -155,7 +230,8 @@ func (s *shadow) truth(regs *procstate.Regs) *steptest.Shadow {
 func TestEveryInstruction(t *testing.T) {
 	t.Setenv("GOGC", "off") // which would stop it for most of the time
 	t.Setenv("GODEBUG", "asyncpreemptoff=1")
-	eachVersion(t, nil, func(t *testing.T, program string) {
+	steptest.NeedPtrace(t)
+	testenv.EachWazero(t, nil, func(t *testing.T, program string) {
 		stepThrough(t, program, 8000, 0, "fib", "deep", "indirect", "many")
 		stepThrough(t, program, 4000, 12, "calls")
 	})

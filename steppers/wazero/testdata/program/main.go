@@ -1,4 +1,4 @@
-// Program runs functions of module.wasm with wazero, each in a goroutine of its own, until it is killed. That module is made
+// Program runs functions of module.wasm with wazero, each in a goroutine of its own. That module is made
 // of module.c by
 //
 //	clang-19 --target=wasm32 -O2 -nostdlib -Wl,--no-entry -Wl,--export-dynamic -o module.wasm module.c
@@ -7,8 +7,7 @@ package main
 import (
 	"context"
 	_ "embed"
-	"os"
-	"sync"
+	"flag"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -64,11 +63,13 @@ func run(ctx context.Context, m api.Module, kind string) {
 }
 
 func main() {
+	interprets := flag.Bool("interpret", false, "do not compile")
+	lasts := flag.Duration("for", time.Hour, "how long to run")
+	flag.Parse()
 	ctx := context.Background()
 	config := wazero.NewRuntimeConfigCompiler()
-	kinds := os.Args[1:]
-	if kinds[0] == "interpreted" {
-		config, kinds = wazero.NewRuntimeConfigInterpreter(), kinds[1:]
+	if *interprets {
+		config = wazero.NewRuntimeConfigInterpreter()
 	}
 	r := wazero.NewRuntimeWithConfig(ctx, config)
 	i32 := []api.ValueType{api.ValueTypeI32}
@@ -80,17 +81,16 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	var wg sync.WaitGroup
-	for _, kind := range kinds {
+	for _, kind := range flag.Args() {
 		m, err := r.InstantiateModule(ctx, compiled, wazero.NewModuleConfig().WithName(""))
 		if err != nil {
 			panic(err)
 		}
-		wg.Go(func() {
+		go func() {
 			for {
 				run(ctx, m, kind)
 			}
-		})
+		}()
 	}
-	wg.Wait()
+	time.Sleep(*lasts)
 }
