@@ -22,6 +22,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/ruby"
 	"github.com/swbpf/swbpf/steppers/spidermonkey"
 	"github.com/swbpf/swbpf/steppers/v8"
+	"github.com/swbpf/swbpf/steppers/wazero"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -60,6 +61,7 @@ func TestZeroValues(t *testing.T) {
 		{&perl.Stepper{}, perl.New(nil)},
 		{&lua.Stepper{}, lua.New(nil)},
 		{&luajit.Stepper{}, luajit.New(nil)},
+		{&wazero.Stepper{}, wazero.New()},
 		{&FrameFunc{}, NewFrameFunc(nil)},
 		{&FrameFunc{helper: &FrameAnalyzer{}}, NewFrameFunc(NewFrameAnalyzer())},
 		{&Analysis{}, NewAnalysis()},
