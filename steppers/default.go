@@ -32,6 +32,7 @@ import (
 //	Dynamic     return addresses that uretprobes have replaced
 //	SigHandler  a signal trampoline has CFI at times, but all of them have
 //	            the kernel's frame
+//	wazero      WebAssembly that Go runs, on stacks of its own, and which functions of it its interpreter runs
 //	Go          its table beats .debug_frame, see Go
 //	Python      what functions its interpreter runs; walks through nothing
 //	PyPy        the same for PyPy, and walks from its compiled code

@@ -7,6 +7,7 @@
 //   - [Bottom]: the first frame of a thread, known by its code;
 //   - [Dynamic]: return addresses that instrumentation has replaced;
 //   - [SigHandler]: signal trampolines;
+//   - package wazero: WebAssembly that Go code runs, compiled and interpreted;
 //   - [Go]: Go code, and the switches of stacks that its runtime makes;
 //   - package python: which functions CPython runs in its frames, which the others find;
 //   - package ruby: the same for Ruby, and in what it has compiled;
