@@ -48,7 +48,7 @@ func (vm *machine) interpreted(w *unwind.Walker, m *procstate.Mapping, in *unwin
 }
 
 // readFunction reads a function of the interpreter.
-func (vm *machine) readFunction(at uint64) (fn function32) {
+func (vm *machine) readFunction(at uint64) (fn interpretedFunction) {
 	le := binary.LittleEndian
 	var b [functionParent + 8]byte
 	var of [compiledIndex]byte
@@ -59,7 +59,7 @@ func (vm *machine) readFunction(at uint64) (fn function32) {
 	if m == nil {
 		return fn
 	}
-	return function32{module: m, index: le.Uint32(of[m.layout.index:]), until: time.Now().Add(interval)}
+	return interpretedFunction{module: m, index: le.Uint32(of[m.layout.index:]), until: time.Now().Add(interval)}
 }
 
 // calling returns the number of the functions that have called Go, which runs in what a frame of callWithStack has called:

@@ -17,8 +17,9 @@ type names struct {
 	modules      []compiledModule
 	modulesUntil time.Time // for how long these hold
 	wasm         map[uint64]*wasmModule
-	functions    map[uint64]function32 // of the interpreter, by address
+	functions    map[uint64]interpretedFunction // of the interpreter, by address
 
+	serial uint32             // of modules
 	codes  map[codeKey]uint32 // numbers in unwind.Codes
 	resets int                // of these
 }
@@ -33,24 +34,24 @@ type compiledModule struct {
 
 // wasmModule is a module as its text is (internal/wasm.Module).
 type wasmModule struct {
-	at        uint64
 	layout    *moduleLayout
 	imported  uint32 // functions, which come before its own
 	names     []byte // of functions: pairs of an index and a string
 	exports   []byte // kind, name and index of each
 	functions map[uint32]*unwind.CodeFunction
-	checked   time.Time
+	head      [moduleBytes]byte // of the Module, when it was read: another may be at its address
+	serial    uint32
 }
 
-// function32 is a function of the interpreter.
-type function32 struct {
+// interpretedFunction is a function of the interpreter.
+type interpretedFunction struct {
 	module *wasmModule
 	index  uint32
 	until  time.Time
 }
 
 type codeKey struct {
-	module     uint64
+	module     uint32 // wasmModule.serial
 	index      uint32
 	isCompiled bool
 	start      uint64
@@ -113,7 +114,7 @@ const runtime = "wasm"
 
 func newNames() names {
 	return names{
-		engines: map[uint64]bool{}, wasm: map[uint64]*wasmModule{}, functions: map[uint64]function32{}, codes: map[codeKey]uint32{},
+		engines: map[uint64]bool{}, wasm: map[uint64]*wasmModule{}, functions: map[uint64]interpretedFunction{}, codes: map[codeKey]uint32{},
 	}
 }
 
@@ -218,13 +219,14 @@ func (vm *machine) readModule(at uint64, known []compiledModule) (m compiledModu
 
 // moduleAt returns the Module at an address, nil where there is none.
 func (vm *machine) moduleAt(at uint64) *wasmModule {
-	if m := vm.wasm[at]; m != nil {
-		return m
-	}
+	known := vm.wasm[at]
 	le := binary.LittleEndian
 	var b [moduleBytes]byte
 	if at == 0 || at%8 != 0 || !vm.ReadNow(at, b[:]) {
-		return nil
+		return known
+	}
+	if known != nil && known.head == b {
+		return known
 	}
 	for i := range moduleLayouts {
 		l := &moduleLayouts[i]
@@ -232,7 +234,8 @@ func (vm *machine) moduleAt(at uint64) *wasmModule {
 		if n == 0 || n > maxFunctions || n != le.Uint64(b[l.codes+8:]) {
 			continue
 		}
-		m := &wasmModule{at: at, layout: l, imported: le.Uint32(b[moduleImported:]), functions: map[uint32]*unwind.CodeFunction{}}
+		vm.serial++
+		m := &wasmModule{serial: vm.serial, head: b, layout: l, imported: le.Uint32(b[moduleImported:]), functions: map[uint32]*unwind.CodeFunction{}}
 		var head [24]byte
 		if section := le.Uint64(b[l.names:]); section != 0 && vm.ReadNow(section+namesFunctions, head[:]) {
 			m.names = vm.slice(head[:], nameBytes, maxFunctions)
@@ -349,7 +352,7 @@ func (vm *machine) compiled(codes *unwind.Codes, pc uint64, inGo bool, outer uin
 
 // number returns the number of a function, with what it is called by in the same frame.
 func (vm *machine) number(codes *unwind.Codes, m *wasmModule, index uint32, isCompiled bool, start uint64, outer uint32) uint32 {
-	key := codeKey{m.at, index, isCompiled, start, outer}
+	key := codeKey{m.serial, index, isCompiled, start, outer}
 	n, ok := vm.codes[key]
 	if !ok && len(vm.codes) < maxCodes {
 		n = codes.Add(start, []unwind.CodeLine{{CodeFunction: vm.function(m, index), IsCompiled: isCompiled}}, outer)
