@@ -17,7 +17,7 @@ import (
 // code says it on its way: it uses the frame pointer, or returns without. The zero value is that of NewSBCL.
 type SBCL struct {
 	images mcode.PerImage[bool] // whether a file is the runtime
-	buf    [max(lispWindow, mcode.MaxCallLen)]byte
+	buf    [max(givesTarget+longestInst, mcode.MaxCallLen)]byte
 }
 
 // NewSBCL makes an SBCL.
@@ -27,6 +27,10 @@ func NewSBCL() *SBCL { return &SBCL{} }
 type sbclProcess struct {
 	vmread.Found
 	runs bool // it is SBCL
+
+	start uint64 // of the code that was read last, with that before a return address
+	code  []byte // in buf; of this walk
+	buf   [lispWindow]byte
 }
 
 // Name implements unwind.FrameStepper.
@@ -38,7 +42,11 @@ func (s *SBCL) Priority() unwind.Priority { return unwind.PriorityFrame - 1 }
 // CallerFrame implements unwind.FrameStepper.
 func (s *SBCL) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	a, m := w.Arch(), w.MappingAt(in.LookupPC())
-	if a != procstate.AMD64 || m == nil || m.Image != nil || !s.runs(w) {
+	if a != procstate.AMD64 || m == nil || m.Image != nil {
+		return unwind.NotMe, nil
+	}
+	lisp := s.process(w)
+	if !lisp.runs {
 		return unwind.NotMe, nil
 	}
 	fp, ok := in.Regs.Value(a.FP)
@@ -46,7 +54,7 @@ func (s *SBCL) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 		return unwind.NotMe, nil
 	}
 	mem := w.ProcessState()
-	at := s.placeOf(w, m, in)
+	at := s.placeOf(w, lisp, m, in)
 	var ra, callersFP, callersSP uint64
 	switch at.frame {
 	case lispNone:
@@ -76,7 +84,7 @@ func (s *SBCL) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 	}
 	// Lisp may have a stack of its own: C's that has called it can be anywhere.
 	to := w.MappingAt(pc - 1)
-	if to == nil || !javacode.MayReturnTo(w, pc, s.buf[:]) || to.Image == nil && at.frame != lispNone && callersFP <= fp {
+	if to == nil || !s.mayReturnTo(w, lisp, to, pc) || to.Image == nil && at.frame != lispNone && callersFP <= fp {
 		*out = unwind.Frame{}
 		return unwind.NotMe, nil
 	}
@@ -91,16 +99,53 @@ func (s *SBCL) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verd
 	return unwind.Success, nil
 }
 
-// runs reports whether the process that w walks is SBCL: a file in it exports what C calls Lisp by.
-func (s *SBCL) runs(w *unwind.Walker) bool {
-	p, _ := vmread.MachineOf(w, s, func(_ *unwind.Walker, libs procstate.LibraryState, _ *sbclProcess) *sbclProcess {
+// mayReturnTo reports whether an address in the mapping m is behind a call, as far as the code can be read.
+func (s *SBCL) mayReturnTo(w *unwind.Walker, lisp *sbclProcess, m *procstate.Mapping, pc uint64) bool {
+	if m.Image != nil {
+		return javacode.MayReturnTo(w, pc, s.buf[:])
+	}
+	before := min(mcode.MaxCallLen, pc-m.Start)
+	code := lisp.readAt(w, pc-before)
+	if uint64(len(code)) < before {
+		return true
+	}
+	_, _, ok := mcode.CallBefore(procstate.AMD64, code[:before], pc)
+	return ok
+}
+
+// codeAt returns code of no file from an address on, of what has been read in this walk if that has it.
+func (p *sbclProcess) codeAt(w *unwind.Walker, pc uint64) []byte {
+	if o := pc - p.start; o < uint64(len(p.code)) {
+		return p.code[o:]
+	}
+	return p.readAt(w, pc)
+}
+
+// readAt reads code of no file.
+func (p *sbclProcess) readAt(w *unwind.Walker, pc uint64) []byte {
+	p.start, p.code = pc, nil
+	if m := w.MappingAt(pc); m != nil && m.Image == nil {
+		p.code = mcode.Read(w, m, pc, p.buf[:])
+	}
+	return p.code
+}
+
+// process returns what is known of the process that w walks: it is SBCL if a file in it exports what C calls Lisp by.
+func (s *SBCL) process(w *unwind.Walker) *sbclProcess {
+	p, isNew := vmread.MachineOf(w, s, func(_ *unwind.Walker, libs procstate.LibraryState, _ *sbclProcess) *sbclProcess {
 		p := new(sbclProcess)
+		if libs == nil {
+			return p
+		}
 		for _, lib := range libs.Libraries() {
 			p.runs = p.runs || lib.Image != nil && *s.images.Known(lib.Image, isSBCL)
 		}
 		return p
 	})
-	return p.runs
+	if isNew {
+		p.code = nil
+	}
+	return p
 }
 
 // isSBCL reports whether a file is SBCL's runtime (src/runtime/x86-64-assem.S, interrupt.c).
@@ -128,12 +173,11 @@ type lispPlace struct {
 }
 
 // placeOf finds out how far the function has come that f is in.
-func (s *SBCL) placeOf(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) lispPlace {
+func (s *SBCL) placeOf(w *unwind.Walker, lisp *sbclProcess, m *procstate.Mapping, f *unwind.Frame) lispPlace {
 	pc := f.PC()
 	if f.Flags&unwind.Interrupted != 0 {
-		const longest = 16 // bytes of an instruction
 		before := min(givesTarget, pc-m.Start)
-		code := mcode.Read(w, m, pc-before, s.buf[:givesTarget+longest])
+		code := mcode.Read(w, m, pc-before, s.buf[:givesTarget+longestInst])
 		switch {
 		case uint64(len(code)) <= before:
 			return lispPlace{frame: lispOwn}
@@ -146,7 +190,7 @@ func (s *SBCL) placeOf(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) 
 			return lispPlace{frame: lispCallees}
 		}
 	}
-	at := s.follow(w, pc)
+	at := lisp.follow(w, pc)
 	if at.frame == lispUnknown {
 		at.frame = lispOwn
 	}
@@ -156,6 +200,7 @@ func (s *SBCL) placeOf(w *unwind.Walker, m *procstate.Mapping, f *unwind.Frame) 
 const (
 	lispPending = 9   // the trap behind code that was not to be interrupted (pending_interrupt_trap): it goes on there
 	lispWindow  = 128 // bytes of code that are read at once
+	longestInst = 16  // bytes of an instruction
 	lispInsts   = 64  // instructions that are looked at
 	lispWays    = 8   // branches of which both ways are
 )
@@ -167,26 +212,20 @@ type lispWay struct {
 }
 
 // follow follows the code from pc on to the first instruction that tells which frame the frame pointer is of.
-func (s *SBCL) follow(w *unwind.Walker, pc uint64) lispPlace {
+func (p *sbclProcess) follow(w *unwind.Walker, pc uint64) lispPlace {
 	var ways [lispWays]lispWay
 	ways[0] = lispWay{pc: pc}
-	var code []byte
-	var start uint64 // of code
 	var in isa.Inst
 	for n, left := 1, lispInsts; n > 0; {
 		n--
 		for way := ways[n]; left > 0; left-- {
-			if way.pc < start || way.pc >= start+uint64(len(code)) || !mcode.Decode(procstate.AMD64, code[way.pc-start:], way.pc, &in) {
-				m := w.MappingAt(way.pc)
-				if m == nil || m.Image != nil {
-					break
-				}
-				start, code = way.pc, mcode.Read(w, m, way.pc, s.buf[:lispWindow])
-				if !mcode.Decode(procstate.AMD64, code, way.pc, &in) {
+			here := p.codeAt(w, way.pc)
+			if !mcode.Decode(procstate.AMD64, here, way.pc, &in) {
+				here = p.readAt(w, way.pc)
+				if !mcode.Decode(procstate.AMD64, here, way.pc, &in) {
 					break
 				}
 			}
-			here := code[way.pc-start:]
 			if bytes.HasPrefix(here, popsReturn) && way.sp >= 0 {
 				return lispPlace{lispEntered, uint64(way.sp)}
 			}
