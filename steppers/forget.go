@@ -38,6 +38,9 @@ func (s *FrameFunc) ForgetImages(isKept func(index uint32) bool) {
 }
 
 // ForgetImages implements unwind.ImageForgetter.
+func (s *SBCL) ForgetImages(isKept func(index uint32) bool) { s.images.KeepOnly(isKept) }
+
+// ForgetImages implements unwind.ImageForgetter.
 func (a *FrameAnalyzer) ForgetImages(isKept func(index uint32) bool) {
 	for i, im := range a.images.Of {
 		if im != nil && !isKept(uint32(i)) {

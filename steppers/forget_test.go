@@ -41,6 +41,9 @@ func TestForgetImages(t *testing.T) {
 			case *Go:
 				s.images.Put(im, &goImage{})
 				known["go"] = func(im *procstate.Image) bool { return s.images.Get(im) != nil }
+			case *SBCL:
+				s.images.Put(im, new(bool))
+				known["sbcl"] = func(im *procstate.Image) bool { return s.images.Get(im) != nil }
 			case *FrameFunc:
 				a := NewFrameAnalyzer()
 				if s.helper != nil {
@@ -66,7 +69,7 @@ func TestForgetImages(t *testing.T) {
 	}
 	before := tables.For(gone)
 	g.ForgetImages(func(index uint32) bool { return index == stays.Index })
-	if len(known) != 8 {
+	if len(known) != 9 {
 		t.Errorf("%d places where something is known", len(known))
 	}
 	for name, knows := range known {
@@ -80,7 +83,7 @@ func TestForgetImages(t *testing.T) {
 	if tables.For(gone) == before {
 		t.Error("the table of a file that is not kept is")
 	}
-	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &FrameFunc{}, &FrameAnalyzer{}, &Wanderer{}, &DyninstInstr{}} {
+	for _, s := range []unwind.ImageForgetter{&Bottom{}, &Analysis{}, &Debug{}, &Go{}, &SBCL{}, &FrameFunc{}, &FrameAnalyzer{}, &Wanderer{}, &DyninstInstr{}} {
 		s.ForgetImages(func(uint32) bool { return false }) // and nothing is known
 	}
 }
