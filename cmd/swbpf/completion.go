@@ -84,10 +84,18 @@ func completeJSON(*cobra.Command, []string, string) ([]string, cobra.ShellCompDi
 }
 
 // completeEvents lists the events: tracepoints only once their subsystem is
-// begun, as there are thousands.
+// begun, as there are thousands, and probes once it is known in what.
 func completeEvents(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if names := loader.ProbeNames(begun); len(names) > 0 {
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
 	subsystems := map[string]bool{}
 	var names []string
+	for _, kind := range []string{"uprobe:", "uretprobe:", "usdt:", "kprobe:", "kretprobe:"} {
+		if strings.HasPrefix(kind, begun) && kind != begun {
+			names, subsystems[kind] = append(names, kind), true
+		}
+	}
 	for _, name := range loader.EventNames() {
 		if !strings.HasPrefix(name, begun) {
 			continue
