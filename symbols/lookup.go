@@ -1,7 +1,7 @@
 package symbols
 
 import (
-	"os"
+	"io"
 	"runtime"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -51,18 +51,15 @@ func (s *Symbolizer) Lookup(libs procstate.LibraryState, pid int) *Lookup {
 }
 
 // PerfMap returns the Lookup of a process that may be no more: it knows of generated code what is in
-// its perf-PID.map, all of which is read now and counts as valid always; nothing where that is nil.
-func (s *Symbolizer) PerfMap(pid int, perfMap *os.File) *Lookup {
+// its perf-PID.map, of so many bytes, all of which is read now and counts as valid always.
+func (s *Symbolizer) PerfMap(pid int, perfMap io.ReaderAt, size int64) *Lookup {
 	l := s.Lookup(nil, 0)
 	if perfMap == nil {
 		return l
 	}
-	l.jit = &jitFiles{pid: pid, all: &s.jitCharged, dumps: map[string]*openDump{}}
-	l.jit.perfMap.f = perfMap
-	l.unclosed = runtime.AddCleanup(l, (*jitFiles).close, l.jit)
-	limit := int64(maxJITAll)
-	l.jit.readPerfMap(&limit)
-	s.note(l.jit.note(perfMap.Name(), l.jit.perfMap.err))
+	l.jit = &jitFiles{pid: pid, dumps: map[string]*openDump{}}
+	limit := int64(maxPerfMap)
+	s.note(l.jit.note("perf map", l.jit.perfMap.read(perfMap, size, &l.jit.table, 0, &limit)))
 	l.updated = procstate.Monotonic()
 	return l
 }

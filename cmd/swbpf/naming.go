@@ -171,7 +171,10 @@ func (ms *modules) ofJIT(wp *walkedProcess) uint32 {
 	case len(ms.jit) >= maxJIT || ms.jit[id] != nil:
 	case ms.pastMap != nil:
 		if f := ms.pastMap(int32(pid)); f != nil {
-			ms.jit[id] = ms.symbolizer.PerfMap(pid, f)
+			if st, err := f.Stat(); err == nil {
+				ms.jit[id] = ms.symbolizer.PerfMap(pid, f, st.Size())
+			}
+			f.Close()
 		}
 	default:
 		ms.jit[id] = ms.symbolizer.Process(wp.snapshot)
