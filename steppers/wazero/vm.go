@@ -296,22 +296,28 @@ func (vm *machine) entered(w *unwind.Walker, data []byte, i int, at uint64, way 
 }
 
 // judge finds out whether an entry is of a call that is under way, and on which stack its code runs. It is the one that
-// the execution context has, or the only one of its call engine, where all of the goroutine's stack was looked through. Call
-// engines are read as they are now, and when the process has ended as they were last.
+// the execution context has, where that was copied. In a sample it was not, and by now it can be of a later call: there it is
+// the only one of its call engine, where all of the goroutine's stack was looked through, or the context still has it. Call
+// engines are read as they are now then, and when the process has ended as they were last.
 func (vm *machine) judge(e *entry) {
 	isOnly := vm.isWhole && vm.Captured != nil && vm.others(e) == 0
 	e.isSure = isOnly
 	e.stacks[1] = vm.stacks[e.context]
 	var c callEngine
 	at := e.context - engineContext
-	if !vm.Read(at, c[:]) && !vm.ReadNow(at, c[:]) {
+	isThen := vm.Read(at, c[:])
+	if !isThen && !vm.ReadNow(at, c[:]) {
 		return
 	}
 	stack, ok := c.stack()
 	if !ok || e.given-stack.Start > stack.End-stack.Start {
 		return // it is no more, or another
 	}
-	e.isSure = isOnly || c.word(engineContext+contextGoSP) == e.sp
+	if isLast := c.word(engineContext+contextGoSP) == e.sp; isThen {
+		e.isSure = isLast
+	} else {
+		e.isSure = isOnly || isLast && vm.others(e) == 0
+	}
 	e.stacks[0] = stack
 	if len(vm.stacks) >= maxEntries {
 		clear(vm.stacks)

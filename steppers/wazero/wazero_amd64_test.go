@@ -50,6 +50,7 @@ func goName(p procstate.ProcessState, pc uint64) string {
 // stacks of the program's functions, outermost first.
 var stacks = map[string]*regexp.Regexp{
 	"compiled": regexp.MustCompile(`^runtime\.goexit main\.main\.func1 main\.run main\.call wazevo\.\(\*callEngine\)\.Call ` +
+		`(calls viahost host wazevo\.\S* api\.\S* main\.host main\.call wazevo\.\(\*callEngine\)\.Call )?` +
 		`wazevo\.\(\*callEngine\)\.callWithStack amd64\.(entrypoint|afterGoFunctionCallEntrypoint) - ` +
 		`(fib( fib)*( mix)?|deep( deep)*( mix| fib( fib)*( mix)?)?|calls( viahost( mix| host)?| mix)?)$`),
 	"called": regexp.MustCompile(`^runtime\.goexit main\.main\.func1 main\.run main\.call wazevo\.\(\*callEngine\)\.Call ` +
