@@ -25,9 +25,10 @@ type otherStack struct {
 // OCaml's and Rust's where it might become too deep, leaves its frames there, and only the
 // stack that SP was in was captured. It is read from the process, as it is now. That
 // is as it was if the call is still under way: what was captured from sp on, the SP
-// that the call returns with, and the word below that still have to be there. Where the
+// that the call returns with, and the word below that still have to be there, before it is read and behind. Where the
 // stack with sp was added in the same way, that was proved before, and all that led to it
-// is compared once more. Of a process that has ended it is what was read last, if that call was the same.
+// is compared once more. What this cannot tell is another call from the same place, or that
+// such a call has just returned. Of a process that has ended it is what was read last, if that call was the same.
 // AddOtherStack returns false when that is not so, and without SetLiveCode.
 func (s *Snapshot) AddOtherStack(sp uint64) bool {
 	const page = 4 << 10
@@ -50,7 +51,7 @@ func (s *Snapshot) AddOtherStack(sp uint64) bool {
 	case n == len(proof) && bytes.Equal(o.now[:n], proof):
 		o.Region = Region{at, o.buf[:s.live.read(at, o.buf[:])]}
 		o.sp, o.proof = sp, append(o.proof[:0], proof...)
-		for _, before := range s.other[:s.others] {
+		for _, before := range s.other[:s.others+1] { // it runs meanwhile
 			if n := len(before.proof); s.live.read(before.sp-width, o.now[:n]) != n || !bytes.Equal(o.now[:n], before.proof) {
 				o.Region = Region{}
 			}
