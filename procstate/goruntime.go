@@ -385,6 +385,9 @@ func (t *GoTable) namesWith(text string) iter.Seq[uint64] {
 // assembly, with a suffix for its ABI or without, and of what the compiler has made to call it. Where no name begins so
 // nothing else is looked for. It keeps nothing of the table.
 func (t *GoTable) Named(prefix string, names ...string) map[string][]GoFunc {
+	if t.data == nil {
+		return nil
+	}
 	offsets := make(map[uint64]string)
 	for range t.namesWith("\x00" + prefix) {
 		for _, name := range names {
