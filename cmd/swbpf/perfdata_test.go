@@ -573,7 +573,9 @@ func TestPerfDataMap(t *testing.T) {
 function whirligig(n) { let s = 0; for (let i = 0; i < n; i++) s += i % 7; return s }
 const end = Date.now() + 700; while (Date.now() < end) whirligig(20000)`
 		path := filepath.Join(t.TempDir(), "perf.data")
-		out, err := exec.Command("perf", "record", "-q", "-F", "499", "-e", "cpu-clock", "-g", "-o", path, node, "--perf-basic-prof", "-e", script).Output()
+		cmd := exec.Command("perf", "record", "-q", "-F", "499", "-e", "cpu-clock", "-g", "-o", path, node, "--perf-basic-prof", "-e", script)
+		cmd.Dir = filepath.Dir(path) // V8 leaves a log there
+		out, err := cmd.Output()
 		if err != nil {
 			t.Fatal(err)
 		}
