@@ -22,7 +22,7 @@ func (s *Session) load() error {
 			prog.Close()
 		}
 		s.maps.Close()
-		s.cfg.Changes, s.mirrors, s.hooks, s.waiting = false, nil, nil, nil
+		s.cfg.Changes, s.mirrors = false, nil
 		for _, src := range s.sources {
 			src.prog, src.copies = nil, nil
 		}

@@ -379,6 +379,9 @@ func (b *Builder) orderThreads(p *Profile, labels []uint32) []uint32 {
 	for i, old := range order {
 		renumbered[old] = uint32(i)
 		t := b.threads.all[old]
+		if int(t.Event) > len(p.Meta.Also) {
+			t.Event = 0 // there is none of the number
+		}
 		t.Comm, t.Labels = Comm(validText(t.CommString())), labels[b.labelsOf(&t)]
 		p.threads = append(p.threads, t)
 	}

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"io"
 	"slices"
 	"testing"
 )
@@ -132,6 +133,24 @@ func TestEventsOTLP(t *testing.T) {
 		}
 		if of, period := r.valueType(r.profiles[i], 1), r.valueType(r.profiles[i], 5); of != want.of || period != want.period || total != want.total {
 			t.Errorf("profile %d has %d of %v, each for %v; want %+v", i, total, of, period, want)
+		}
+	}
+}
+
+// An event that Meta does not tell of is the first one.
+func TestEventUnknown(t *testing.T) {
+	for _, also := range [][]Event{nil, {{Name: "page-faults"}}} {
+		b := NewBuilder()
+		b.Add(Thread{PID: 1, Event: 200}, []Loc{{b.Module(Module{Path: "/bin/prog"}), 16}}, "", 1, 1)
+		p := b.Finish(Meta{Event: "cpu-clock", Value: ValueType{"cpu", "nanoseconds"}, Also: also}, nil)
+		if n := p.Events()[0].Samples; n != 1 {
+			t.Errorf("%d samples", n)
+		}
+		var out bytes.Buffer
+		for _, write := range []func(io.Writer) error{p.WritePprof, p.WritePerfScript, p.WriteFolded, func(w io.Writer) error { return p.WriteOTLP(w, nil) }} {
+			if err := write(&out); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }
