@@ -198,12 +198,12 @@ func TestWalkDotnet10Lines(t *testing.T) {
 	program = filepath.Join(dir, filepath.Base(program))
 	writeFile(t, program, text)
 	writeFile(t, filepath.Join(dir, "Lines.pdb"), dotnetprogram.PDB)
-	for _, test := range []struct {
+	for _, test := range testenv.Some([]struct {
 		name, turns string
 		env         []string
 	}{
 		{"tiers", "1", nil}, {"told of inlined calls", "1", []string{"DOTNET_RichDebugInfo=1"}}, {"optimised", "1", []string{"DOTNET_TieredCompilation=0"}}, {"optimised later", "30000", nil},
-	} {
+	}) {
 		t.Run(test.name, func(t *testing.T) { walkDotnet(t, exec.Command(program), test.turns, test.env) })
 	}
 }

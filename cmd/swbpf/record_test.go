@@ -311,7 +311,7 @@ func TestRecordChain(t *testing.T) {
 func TestRecordModifiers(t *testing.T) {
 	user, kernel := make(map[string]float64), make(map[string]float64)
 	for _, event := range []string{"cpu-clock:u", "cpu-clock:k", "cpu-clock"} {
-		r := runRecord(t, "-F", "997", "-e", event, "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64", "count=2000000", "status=none")
+		r := runRecord(t, "-F", "997", "-e", event, "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64", "count=1000000", "status=none")
 		for _, s := range r.profile.Sample {
 			if inKernel(s.Location[0]) {
 				kernel[event] += float64(s.Value[0])

@@ -25,7 +25,7 @@ func TestRecordVirtualThreads(t *testing.T) {
 		t.Skip("Java is known on amd64 alone")
 	}
 	found := false
-	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
+	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
 		classes := testenv.CompileJava(t, java, "../../testdata/walk/Virtual.java")
 		try := java.Command("-cp", classes, "Virtual", "1")
 		if exec.Command(try[0], try[1:]...).Run() != nil {

@@ -268,7 +268,7 @@ func TestWalkTextPool(t *testing.T) {
 // All that an interpreter runs has the same addresses: threads are of one group where
 // they run the same.
 func TestWalkTextInterpreter(t *testing.T) {
-	testenv.EachPython(t, func(t *testing.T, python testenv.Program) {
+	testenv.SomePython(t, func(t *testing.T, python testenv.Program) {
 		command := python.Command("-c", `
 import sys, threading
 def one(): stop.wait()
@@ -709,7 +709,7 @@ func TestWalkVariablesStandard(t *testing.T) {
 // interpreter's own function, which runs them, are not theirs.
 func TestWalkVariablesInterpreter(t *testing.T) {
 	t.Parallel()
-	testenv.EachPython(t, func(t *testing.T, python testenv.Program) {
+	testenv.SomePython(t, func(t *testing.T, python testenv.Program) {
 		command := python.Command("-c", `
 import sys
 def inner():

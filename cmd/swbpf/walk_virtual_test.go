@@ -39,7 +39,7 @@ func TestWalkVirtual(t *testing.T) {
 		t.Skip("Java is known on amd64 alone")
 	}
 	found := false
-	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
+	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
 		pid := startVirtual(t, java, "-Xint")
 		found = true
 		out, stderr, code := runWalk(t, pid)

@@ -260,6 +260,29 @@ func EachPyPy(t *testing.T, test func(t *testing.T, pypy Program)) {
 // by which all is compiled, where it can.
 func EachRuby(t *testing.T, test func(t *testing.T, ruby Program, flags ...string)) {
 	t.Helper()
+	withRubies(t, rubies(t), test)
+}
+
+// SomeRuby is EachRuby of what differs little between them: see Some.
+func SomeRuby(t *testing.T, test func(t *testing.T, ruby Program, flags ...string)) {
+	t.Helper()
+	withRubies(t, Some(rubies(t)), test)
+}
+
+func withRubies(t *testing.T, rubies []versionedProgram, test func(t *testing.T, ruby Program, flags ...string)) {
+	t.Helper()
+	for _, ruby := range rubies {
+		t.Run(ruby.version, func(t *testing.T) { test(t, ruby.Program) })
+		yjit := []string{"--yjit", "--yjit-call-threshold=1"}
+		command := ruby.Command(append(yjit, "-e", "exit RUBY_DESCRIPTION.include?('YJIT')")...)
+		if exec.Command(command[0], command[1:]...).Run() == nil {
+			t.Run(filepath.Join(ruby.version, "compiled"), func(t *testing.T) { test(t, ruby.Program, yjit...) })
+		}
+	}
+}
+
+func rubies(t *testing.T) (found []versionedProgram) {
+	t.Helper()
 	programs := append(Programs("/usr/bin/ruby"), Programs("ruby", "usr/bin/ruby[0-9].[0-9]")...)
 	wantElsewhere(t, programs)
 	seen := map[string]bool{}
@@ -272,16 +295,12 @@ func EachRuby(t *testing.T, test func(t *testing.T, ruby Program, flags ...strin
 			continue
 		}
 		seen[is] = true
-		t.Run(filepath.Join(version, ruby.Name()), func(t *testing.T) { test(t, ruby) })
-		yjit := []string{"--yjit", "--yjit-call-threshold=1"}
-		command = ruby.Command(append(yjit, "-e", "exit RUBY_DESCRIPTION.include?('YJIT')")...)
-		if exec.Command(command[0], command[1:]...).Run() == nil {
-			t.Run(filepath.Join(version, ruby.Name(), "compiled"), func(t *testing.T) { test(t, ruby, yjit...) })
-		}
+		found = append(found, versionedProgram{ruby, filepath.Join(version, ruby.Name())})
 	}
-	if len(seen) == 0 {
+	if len(found) == 0 {
 		t.Skip("no Ruby of a version that is known here")
 	}
+	return found
 }
 
 // Erlang is a runtime system of Erlang: the program that the script erl runs, which needs others itself.
@@ -318,6 +337,21 @@ func (e Erlang) Emulated(t *testing.T, args ...string) (command, environment []s
 // EachErlang runs a test with each version of Erlang that there is.
 func EachErlang(t *testing.T, test func(t *testing.T, erlang Erlang)) {
 	t.Helper()
+	for _, program := range erlangs(t) {
+		t.Run(program.Name(), func(t *testing.T) { test(t, Erlang{program}) })
+	}
+}
+
+// SomeErlang is EachErlang of what differs little between them: see Some.
+func SomeErlang(t *testing.T, test func(t *testing.T, erlang Erlang)) {
+	t.Helper()
+	for _, program := range Some(erlangs(t)) {
+		t.Run(program.Name(), func(t *testing.T) { test(t, Erlang{program}) })
+	}
+}
+
+func erlangs(t *testing.T) []Program {
+	t.Helper()
 	const path = "usr/lib/erlang/erts-*/bin/erlexec"
 	var here string
 	if paths, _ := filepath.Glob("/" + path); len(paths) > 0 {
@@ -327,9 +361,7 @@ func EachErlang(t *testing.T, test func(t *testing.T, erlang Erlang)) {
 	if len(programs) == 0 {
 		Lacks(t, "no Erlang here")
 	}
-	for _, program := range programs {
-		t.Run(program.Name(), func(t *testing.T) { test(t, Erlang{program}) })
-	}
+	return programs
 }
 
 // Compile compiles a source. It returns the directory of the module, as the runtime system sees it.
@@ -352,6 +384,21 @@ func (e Erlang) Compile(t *testing.T, source string) (dir string) {
 // EachPerl runs a test with each Perl that there is.
 func EachPerl(t *testing.T, test func(t *testing.T, perl Program)) {
 	t.Helper()
+	for _, perl := range perls(t) {
+		t.Run(perl.version, func(t *testing.T) { test(t, perl.Program) })
+	}
+}
+
+// SomePerl is EachPerl of what differs little between them: see Some.
+func SomePerl(t *testing.T, test func(t *testing.T, perl Program)) {
+	t.Helper()
+	for _, perl := range Some(perls(t)) {
+		t.Run(perl.version, func(t *testing.T) { test(t, perl.Program) })
+	}
+}
+
+func perls(t *testing.T) (found []versionedProgram) {
+	t.Helper()
 	programs := Programs("perl", "usr/bin/perl")
 	wantElsewhere(t, programs)
 	for _, perl := range programs {
@@ -361,11 +408,12 @@ func EachPerl(t *testing.T, test func(t *testing.T, perl Program)) {
 			t.Errorf("%s: %v", perl.Path, err)
 			continue
 		}
-		t.Run(filepath.Join(string(out), perl.Name()), func(t *testing.T) { test(t, perl) })
+		found = append(found, versionedProgram{perl, filepath.Join(string(out), perl.Name())})
 	}
-	if len(programs) == 0 {
+	if len(found) == 0 {
 		t.Skip("no Perl here")
 	}
+	return found
 }
 
 // EachLua runs a test with each Lua that there is of a version that is known. It is not among what has to be in other

@@ -270,9 +270,9 @@ func (f *function) isSame(o *function) bool {
 	return f.end == o.end && f.header == o.header && f.method == o.method
 }
 
-// stays reports whether a function is still what it was.
+// stays reports whether a function is still what it was: of a process that has ended all is.
 func (vm *machine) stays(f *function, now time.Time) bool {
-	if f.header != 0 && now.Sub(f.checked) >= interval {
+	if f.header != 0 && now.Sub(f.checked) >= interval && !vm.HasEnded(vm.of.Image, vm.bias) {
 		header, ok := vm.WordNow(f.start - 8)
 		if !ok || header != f.header || vm.wordAt(header+clrHeaderMethod) != f.method {
 			return false

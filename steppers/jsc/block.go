@@ -144,7 +144,7 @@ func (vm *machine) blockAt(cell uint64, at *framePoint) *block {
 	b, now := vm.blocks[cell], time.Now()
 	if b != nil {
 		passed := now.Sub(b.checked)
-		if passed < interval && (passed < soon || b.code.runs(at)) {
+		if passed < interval && (passed < soon || b.code.runs(at)) || vm.hasEnded() {
 			return b
 		}
 	}

@@ -31,7 +31,7 @@ type executable struct {
 // an UnlinkedCodeBlock of it, 0 where that is not known.
 func (vm *machine) functionAt(e, unlinked uint64) *function {
 	f, now := vm.functions[e], time.Now()
-	if f != nil && now.Sub(f.checked) < interval {
+	if f != nil && vm.stands(f.checked, now) {
 		return f
 	}
 	is := executable{class: vm.classOf(e)}
@@ -145,7 +145,7 @@ func (vm *machine) readFunction(is executable) *function {
 // nativeAt returns the function with this executable, nil if that is not native.
 func (vm *machine) nativeAt(e uint64) *function {
 	f, now := vm.functions[e], time.Now()
-	if f != nil && now.Sub(f.checked) < interval {
+	if f != nil && vm.stands(f.checked, now) {
 		if f.is.class != nativeExecutable {
 			return nil
 		}

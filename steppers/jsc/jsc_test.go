@@ -107,6 +107,7 @@ func (m *test) vm() *machine {
 		made: mcode.Range{Start: testMade, End: testMade + 1<<20},
 	}
 	vm.forget()
+	m.Words(testLLInt, 0) // the process goes on
 	return vm
 }
 
@@ -396,6 +397,11 @@ func TestJSCRegExp(t *testing.T) {
 				t.Errorf("%s, %s: forgotten", a.Name, name)
 			}
 			vm.regExps[0].checked = vm.regExps[0].checked.Add(-time.Hour)
+			in.Code, vm.Live = 0, steptest.OnlyCode{HasEnded: true}
+			if vm.noteRegExp(w, &in); len(w.Codes().Lines(in.Code)) != 1 {
+				t.Errorf("%s, %s: forgotten at the end of the process", a.Name, name)
+			}
+			vm.Live = nil
 			m.Words(handle, 1|0x80<<32, testMade+0x1000)
 			in.Code = 0
 			if vm.noteRegExp(w, &in); in.Code != 0 || len(vm.regExps) != 0 {

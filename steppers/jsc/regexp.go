@@ -48,7 +48,7 @@ func (vm *machine) regExpAt(w *unwind.Walker, f *unwind.Frame) *regExpCode {
 	i := slices.IndexFunc(vm.regExps, func(c regExpCode) bool { return c.made.Holds(pc) })
 	if i >= 0 {
 		c := &vm.regExps[i]
-		if now.Sub(c.checked) < interval {
+		if vm.stands(c.checked, now) {
 			return c
 		}
 		if made, ok := vm.regExpMade(c.refers, pc); ok && made == c.made {

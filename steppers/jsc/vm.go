@@ -150,6 +150,16 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 	return &machine{}
 }
 
+// stands reports whether what was seen at a time needs no other look: it is new, or the process has ended.
+func (vm *machine) stands(seen, now time.Time) bool {
+	return now.Sub(seen) < interval || vm.hasEnded()
+}
+
+// hasEnded reports whether the process has ended: what is known of it stays so.
+func (vm *machine) hasEnded() bool {
+	return !vmread.ReadNow(vm.Mem, vm.Live, vm.interpreter.Start, vm.Buf[:])
+}
+
 // forget makes the process one of whose functions nothing is known.
 func (vm *machine) forget() {
 	vm.blocks, vm.functions, vm.regExps = map[uint64]*block{}, map[uint64]*function{}, nil

@@ -73,7 +73,7 @@ func (vm *machine) scriptOf(token uint64) *scriptInfo {
 	}
 	now := time.Now()
 	callee, known := vm.tokens[at]
-	if !known || now.Sub(callee.checked) >= interval {
+	if !known || !vm.stands(callee.checked, now) {
 		callee = calledScript{vm.functionScript(at), now}
 		if len(vm.tokens) >= maxTokens {
 			clear(vm.tokens)
@@ -103,7 +103,7 @@ func (vm *machine) functionScript(function uint64) uint64 {
 // scriptAt returns a script, nil where there is none.
 func (vm *machine) scriptAt(at uint64) *scriptInfo {
 	s, now := vm.scripts[at], time.Now()
-	if s != nil && now.Sub(s.checked) < interval {
+	if s != nil && vm.stands(s.checked, now) {
 		return s
 	}
 	var raw [scriptBytes]byte
@@ -196,7 +196,7 @@ const eval = " > eval"
 // fileOf returns the name of the file that a ScriptSourceObject stands for, "" where there is none.
 func (vm *machine) fileOf(object uint64) string {
 	src, now := vm.sources[object], time.Now()
-	if src != nil && now.Sub(src.checked) < interval {
+	if src != nil && vm.stands(src.checked, now) {
 		return src.name
 	}
 	var slots [16]byte

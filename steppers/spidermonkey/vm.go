@@ -135,6 +135,11 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 	return &machine{}
 }
 
+// stands reports whether what was seen at a time needs no other look: it is new, or the process has ended.
+func (vm *machine) stands(seen, now time.Time) bool {
+	return now.Sub(seen) < interval || vm.HasEnded(vm.image, vm.file.Start)
+}
+
 // forget makes the process one of whose functions nothing is known.
 func (vm *machine) forget() {
 	vm.classes, vm.tokens = map[uint64]class{}, map[uint64]calledScript{}

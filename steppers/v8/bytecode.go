@@ -37,13 +37,13 @@ func (vm *machine) frameOf(f *unwind.Frame) (words frame) {
 	if !known || fp%8 != 0 {
 		return words
 	}
-	if context, ok := vm.mem.ReadWord(fp - v8Context); !ok || context&1 == 0 {
+	if context, ok := vm.Mem.ReadWord(fp - v8Context); !ok || context&1 == 0 {
 		return words
 	}
-	words.callee, _ = vm.mem.ReadWord(fp - v8Callee)
-	words.bytecode, _ = vm.mem.ReadWord(fp - v8Bytecodes)
-	words.offset, _ = vm.mem.ReadWord(fp - v8Offset)
-	words.feedback, _ = vm.mem.ReadWord(fp - v8Feedback)
+	words.callee, _ = vm.Mem.ReadWord(fp - v8Callee)
+	words.bytecode, _ = vm.Mem.ReadWord(fp - v8Bytecodes)
+	words.offset, _ = vm.Mem.ReadWord(fp - v8Offset)
+	words.feedback, _ = vm.Mem.ReadWord(fp - v8Feedback)
 	if vm.fields.compressed {
 		words.offset = wholeSmall(words.offset)
 	}
@@ -120,7 +120,7 @@ func (vm *machine) bytecodeAt(addr uint64, f *frame) *bytecode {
 	}
 	b, now := vm.bytecodes[addr], time.Now()
 	if b != nil {
-		if now.Sub(b.checked) < interval {
+		if vm.stands(b.checked, now) {
 			return b
 		}
 		if vm.hasBytecode(b.function, addr) {

@@ -176,10 +176,10 @@ func (vm *machine) enter(f *unwind.Frame, function, fp uint64) bool {
 	}
 	vm.handleTable = handleTable{cage: function &^ v8Half, handles: map[uint32][]uint64{}, isolates: map[uint64]*isolate{}, root: vm.root, rootOf: vm.rootOf}
 	vm.types = map[uint64]uint16{}
-	caller, _ := vm.mem.ReadWord(fp + 8)
+	caller, _ := vm.Mem.ReadWord(fp + 8)
 	vm.codeCage = caller &^ v8Half // as good as any guess, of which the code itself must lead back
 	vm.findIsolate(f)
-	if code, ok := vm.mem.ReadWord(fp - v8Bytecodes); ok && code&3 == 1 && code&vm.beyond == 0 && code>>32 != 0 && code&^v8Half != vm.cage {
+	if code, ok := vm.Mem.ReadWord(fp - v8Bytecodes); ok && code&3 == 1 && code&vm.beyond == 0 && code>>32 != 0 && code&^v8Half != vm.cage {
 		vm.onFrame = code
 		if vm.trusted == 0 {
 			vm.trusted = code &^ v8Half
@@ -208,7 +208,7 @@ func (vm *machine) findIsolate(f *unwind.Frame) {
 	var saved [v8Saved]byte
 	for n := uint64(v8Saved); vm.isolate == nil && n >= v8Saved/8; n /= 2 {
 		b := saved[:n]
-		if got, _ := vm.mem.ReadMemory(f.SP()-n, b); got < len(b) {
+		if got, _ := vm.Mem.ReadMemory(f.SP()-n, b); got < len(b) {
 			continue
 		}
 		for ; len(b) > 0 && vm.isolate == nil; b = b[8:] {
@@ -237,7 +237,7 @@ func (vm *machine) findIsolate(f *unwind.Frame) {
 func (vm *machine) isolateAt(root uint64) *isolate {
 	now := time.Now()
 	known := vm.isolates[root]
-	if known != nil && now.Sub(known.checked) < interval {
+	if known != nil && vm.stands(known.checked, now) {
 		return known
 	}
 	if !vm.isRoot(root) {
@@ -375,7 +375,7 @@ func (vm *machine) codeOfStream(at uint64) uint64 {
 	if vm.fields.compressed {
 		vm.codeCage = at &^ v8Half
 	}
-	if n, _ := vm.mem.ReadMemory(at+vm.fields.at(v8StreamCode), b[:]); n < len(b) {
+	if n, _ := vm.Mem.ReadMemory(at+vm.fields.at(v8StreamCode), b[:]); n < len(b) {
 		return 0
 	}
 	return vm.expand(b[:], vm.trusted)

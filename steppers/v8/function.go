@@ -20,7 +20,7 @@ type function struct {
 // functionAt returns what is known of a SharedFunctionInfo, nil where it is none.
 func (vm *machine) functionAt(addr uint64) *function {
 	fn, now := vm.functions[addr], time.Now()
-	if fn != nil && now.Sub(fn.checked) < interval {
+	if fn != nil && vm.stands(fn.checked, now) {
 		return fn
 	}
 	if typ, ok := vm.typeOf(addr); !ok || typ != vm.fields.sharedType {

@@ -69,11 +69,11 @@ func (vm *machine) learned(f *unwind.Frame) bool {
 		if known() || !fpKnown || fp%8 != 0 {
 			break
 		}
-		if function, ok := vm.mem.ReadWord(fp - v8Callee); ok && (!vm.fields.compressed || vm.enter(f, function, fp)) {
+		if function, ok := vm.Mem.ReadWord(fp - v8Callee); ok && (!vm.fields.compressed || vm.enter(f, function, fp)) {
 			vm.learn(function)
 		}
 		var caller uint64
-		if caller, fpKnown = vm.mem.ReadWord(fp); caller <= fp {
+		if caller, fpKnown = vm.Mem.ReadWord(fp); caller <= fp {
 			break
 		}
 		fp = caller

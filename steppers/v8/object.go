@@ -4,14 +4,10 @@ import (
 	"encoding/binary"
 	"strings"
 	"unicode/utf16"
-
-	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
-// read reads memory of the process as it is now, see vmMemory.readNow.
-func (vm *machine) read(addr uint64, buf []byte) bool {
-	return vm.pace.May(len(buf)) && vmread.ReadNow(vm.mem, vm.live, addr, buf)
-}
+// read reads memory of the process as it is now.
+func (vm *machine) read(addr uint64, buf []byte) bool { return vm.ReadNow(addr, buf) }
 
 func (vm *machine) word(addr uint64) (uint64, bool) {
 	ok := vm.read(addr, vm.small[:])

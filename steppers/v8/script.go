@@ -58,10 +58,10 @@ func (vm *machine) scriptAt(addr uint64) *scriptFile {
 
 // keep counts what is kept of scripts. All are forgotten when that is too much.
 func (vm *machine) keep(bytes int) {
-	if vm.kept += bytes; vm.kept >= vmread.MaxKept {
+	if vm.Kept += bytes; vm.Kept >= vmread.MaxKept {
 		clear(vm.scripts)
 		clear(vm.functions)
-		vm.kept = bytes
+		vm.Kept = bytes
 	}
 }
 

@@ -190,7 +190,7 @@ func (s *Stepper) ForgetImages(isKept func(index uint32) bool) { s.images.KeepOn
 // has them, with a bit set that tells them from small integers.
 type machine struct {
 	vmread.Found
-
+	vmread.Memory
 	handleTable
 
 	fields  *fields // nil: there is none
@@ -199,10 +199,7 @@ type machine struct {
 	pointer rootPointer
 	image   *procstate.Image // that has it
 	bias    uint64           // of that
-	mem     procstate.Memory
-	live    procstate.LiveMemory // nil where mem is live
-	pace    vmread.Pace
-	lines   *lines // of all processes
+	lines   *lines           // of all processes
 
 	tried uint64 // the last walk that types were looked for in
 	tries int    // frames that bytecode runs in by which nothing was learned
@@ -217,7 +214,6 @@ type machine struct {
 	bytecodes map[uint64]*bytecode
 	functions map[uint64]*function
 	scripts   map[uint64]*scriptFile
-	kept      int             // bytes of these, about
 	absent    map[uint64]bool // bytecode that none of the functions that are listed has
 	serial    uint32          // of the last function or code
 
@@ -279,7 +275,7 @@ func (s *Stepper) machine(w *unwind.Walker) *machine {
 // findMachine looks for the virtual machine, which may be the one that is known. What it
 // returns has no fields when there is none.
 func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, known *machine) *machine {
-	vm := &machine{arch: w.Arch(), beyond: beyond[w.Arch()], pointer: rootPointers[w.Arch()], mem: w.ProcessState(), lines: &s.lines}
+	vm := &machine{arch: w.Arch(), beyond: beyond[w.Arch()], pointer: rootPointers[w.Arch()], Memory: vmread.MemoryOf(w), lines: &s.lines}
 	if libs == nil {
 		return vm
 	}
@@ -303,7 +299,6 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 		}
 		fields := *p.fields // of which some may be learned from the process
 		vm.fields, vm.image, vm.bias = &fields, lib.Image, lib.Bias
-		vm.live, _ = w.ProcessState().(procstate.LiveMemory)
 		vm.forget()
 		break
 	}
@@ -347,10 +342,15 @@ func (vm *machine) stays() bool {
 	return !ok || typ == vm.fields.sharedType
 }
 
+// stands reports whether what was seen at a time needs no other look: it is new, or the process has ended.
+func (vm *machine) stands(seen, now time.Time) bool {
+	return now.Sub(seen) < interval || vm.HasEnded(vm.image, vm.bias)
+}
+
 // forget makes the process one of which nothing is known.
 func (vm *machine) forget() {
 	vm.compiled, vm.codes, vm.sharedMap = nil, nil, 0
-	vm.tables, vm.kept = 0, 0
+	vm.tables, vm.Kept = 0, 0
 	vm.types = map[uint64]uint16{}
 	vm.missed = map[uint64]missedPage{}
 	vm.bytecodes = map[uint64]*bytecode{}

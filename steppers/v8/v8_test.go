@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
@@ -209,7 +210,7 @@ func newMemory(b []byte) *memory {
 	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
 	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: base, Data: m.b}})
 	m.Memory = snap
-	m.vm = &machine{arch: procstate.AMD64, beyond: beyond[procstate.AMD64], fields: fields136(), mem: snap, lines: &lines{}}
+	m.vm = &machine{arch: procstate.AMD64, beyond: beyond[procstate.AMD64], fields: fields136(), image: &procstate.Image{}, bias: base, Memory: vmread.Memory{Mem: snap}, lines: &lines{}}
 	m.vm.forget()
 	return m
 }
@@ -381,6 +382,13 @@ func TestV8Function(t *testing.T) {
 	if b := vm.bytecodeAt(bytecode, &frame{callee: 0x7777771, bytecode: bytecode}); b == nil || b.function != function {
 		t.Errorf("bytecode whose function has moved: %+v", b)
 	}
+	// What is known when the process ends stays so.
+	vm.Live = steptest.OnlyCode{HasEnded: true}
+	vm.bytecodes[bytecode].checked, vm.functions[function].checked = time.Time{}, time.Time{}
+	if b := vm.bytecodeAt(bytecode, &frame{}); b == nil || b.function != function || vm.functionAt(function) == nil {
+		t.Errorf("bytecode of a process that has ended: %+v", b)
+	}
+	vm.Live = nil
 	// What was there is another's now.
 	m.put(function-1+v8FunctionData, 0)
 	vm.bytecodes[bytecode].checked = time.Time{}
