@@ -295,3 +295,33 @@ func TestPlainName(t *testing.T) {
 		}
 	}
 }
+
+// What is where in a context is found in a segment that is small as well, where the stack pointer is near the end too.
+func TestContextLayout(t *testing.T) {
+	const context, start, link = 0x1000, 0x42af8000, 0x412441bd
+	want := contextLayout{7 * 8, 9 * 8, 39 * 8, 41 * 8}
+	for name, test := range map[string]struct {
+		frame, end, size uint64
+		unknown          bool
+	}{
+		"large":                 {start + 0x80, start + 0xfc00, 0x10000, false},
+		"small":                 {start + 0x80, start + 0xad0, 0xed0, false},
+		"small, of another one": {start - 0x10000, start + 0xad0, 0xed0, false},
+		"not near the end":      {start + 0x80, start + 0x1000, 0x100000, true},
+	} {
+		var words [contextBytes / 8]uint64
+		words[7], words[9] = test.frame, test.end
+		words[39], words[41], words[42] = start, link, test.size
+		read := func(addr uint64, buf []byte) bool {
+			for i := range buf {
+				at := addr - context + uint64(i)
+				buf[i] = byte(words[at/8] >> (at % 8 * 8))
+			}
+			return true
+		}
+		var got contextLayout
+		if found := got.find(read, context); found == test.unknown || found && got != want {
+			t.Errorf("%s: %v, %+v", name, found, got)
+		}
+	}
+}

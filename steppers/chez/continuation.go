@@ -42,7 +42,9 @@ func (l *contextLayout) find(read vmread.Reader, context uint64) bool {
 		return false
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(buf[8*i:]) }
-	var found contextLayout
+	const between = 2 // words from the stack pointer's to the end's
+	var found, likely contextLayout
+	several, severalLikely := false, false
 	for i := most; i+3 < len(buf)/8; i++ {
 		start, link, size := word(i), word(i+2), word(i+3)
 		if start == 0 || (start|size)%8 != 0 || link&7 != 5 || size == 0 || size > 1<<40 {
@@ -53,11 +55,19 @@ func (l *contextLayout) find(read vmread.Reader, context uint64) bool {
 			if behind := start + size - end; end <= start || end%8 != 0 || behind == 0 || behind > room {
 				continue
 			}
-			if found.frame != 0 {
-				return false
+			is := contextLayout{uint64(8 * (j - between)), uint64(8 * j), uint64(8 * i), uint64(8 * (i + 2))}
+			several = several || found.frame != 0
+			found = is
+			// In a small segment its end is not all that is near its end, but the stack pointer is before that.
+			if frame := word(j - between); frame%8 == 0 && frame >= start && frame < end {
+				severalLikely = severalLikely || likely.frame != 0
+				likely = is
 			}
-			const between = 2 // words from the stack pointer's on
-			found = contextLayout{uint64(8 * (j - between)), uint64(8 * j), uint64(8 * i), uint64(8 * (i + 2))}
+		}
+	}
+	if several {
+		if found = likely; severalLikely {
+			return false
 		}
 	}
 	*l = found

@@ -20,13 +20,13 @@ func (vm *machine) codeOf(w *unwind.Walker, pc, object uint64) uint32 {
 	if vm.resets != codes.Resets() || len(vm.codes) >= maxCodes || vm.funcs == nil {
 		vm.codes, vm.funcs, vm.resets = map[uint64]name{}, map[string]*unwind.CodeFunction{}, codes.Resets()
 	}
+	n, known := vm.codes[pc]
 	at, ok := vm.WordNow(object + nameAt)
+	if known && n.object == object && (n.name == at || !ok) { // of what cannot be read any more nothing else will be known
+		return n.number
+	}
 	if !ok {
 		return 0
-	}
-	n, known := vm.codes[pc]
-	if known && n.object == object && n.name == at {
-		return n.number
 	}
 	n = name{object: object, name: at}
 	if name := plainName(vm.stringAt(at)); name != "" {

@@ -134,7 +134,8 @@ func (a *arch) stackPointer(f *unwind.Frame) uint64 {
 }
 
 // makesRoom returns by how much code that begins at start lowers the stack pointer by a constant first, and where it goes on
-// then. Where the return address is in a register it saves that before, and may need no more room.
+// then. Where the return address is in a register it saves that before, and may need no more room. Elsewhere it needs none if it
+// jumps or returns first.
 func (a *arch) makesRoom(code []byte, start uint64) (size, end uint64, ok bool) {
 	var in isa.Inst
 	saved := false
@@ -157,6 +158,9 @@ func (a *arch) makesRoom(code []byte, start uint64) (size, end uint64, ok bool) 
 		}
 		saved = saves
 		code = code[in.Len:]
+	}
+	if a.LR == procstate.NoReg && mcode.Decode(a.Arch, code, start, &in) && (in.Flow == isa.Jump || in.Flow == isa.Return) {
+		return 0, start, true
 	}
 	return 0, 0, false
 }

@@ -247,6 +247,29 @@ func TestSpiderMonkeyStage(t *testing.T) {
 	}
 }
 
+// How much room code makes at first on x86-64, as mozjs 102 makes it.
+func TestSpiderMonkeyRoom(t *testing.T) {
+	const nops, xor, load = "\x90\x90\x90\x90\x90", "\x31\xc0", "\x48\x8b\x54\x24\x20" // xor %eax, %eax; mov 0x20(%rsp), %rdx
+	for name, test := range map[string]struct {
+		code      string
+		size, end uint64
+		ok        bool
+	}{
+		"room":        {nops + "\x48\x83\xec\x38" + xor, 0x38, 0x10009, true}, // sub $0x38, %rsp
+		"jumps":       {nops + xor + load + "\xe9\x54\x00\x00\x00", 0, 0x10000, true},
+		"returns":     {nops + xor + "\xc3", 0, 0x10000, true},
+		"pushes":      {nops + xor + "\x52\xc3", 0, 0, false}, // push %rdx
+		"calls":       {nops + xor + "\xff\xd0", 0, 0, false},
+		"goes on":     {nops + xor + load, 0, 0, false},
+		"moves first": {"\x48\x89\xc4\xc3", 0, 0, false}, // mov %rax, %rsp
+	} {
+		size, end, ok := archOf(procstate.AMD64).makesRoom([]byte(test.code), 0x10000)
+		if size != test.size || end != test.end || ok != test.ok {
+			t.Errorf("%s: %#x, %#x, %v", name, size, end, ok)
+		}
+	}
+}
+
 // Code that has no name is left by what it does, and by where it was called.
 func TestSpiderMonkeyLeaves(t *testing.T) {
 	const (
