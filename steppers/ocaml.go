@@ -97,6 +97,34 @@ func (s *OCaml) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdi
 	return unwind.NotMe, nil
 }
 
+// LeavesStack implements unwind.StackLeaver: it knows calls of C by the runtime, and those that OCaml's compiler makes of functions
+// that neither allocate nor raise, which go over to the stack of C right before:
+//
+//	mov c_stack(%r14), %rsp
+//	call f
+func (s *OCaml) LeavesStack(w *unwind.Walker, in *unwind.Frame) bool {
+	const toCurrent = 3 // words from c_stack back to current_stack in runtime/caml/domain_state.tbl of 5.0 to 5.3
+	m := w.MappingAt(in.LookupPC())
+	if m == nil || m.Image == nil || in.Flags&unwind.Interrupted != 0 || w.Arch() != procstate.AMD64 {
+		return false
+	}
+	if s.switchAt(w, m, in.PC()) != 0 {
+		return true
+	}
+	var code [9]byte
+	state, ok := in.Regs.Value(ocamlState)
+	if !ok || in.PC()-m.Start < uint64(len(code)) || len(mcode.Read(w, m, in.PC()-uint64(len(code)), code[:])) < len(code) {
+		return false
+	}
+	const direct = 0xe8
+	if code[0] != 0x49 || code[1] != 0x8b || code[2] != 0x66 || code[4] != direct || code[3]%8 != 0 || code[3]>>3 <= toCurrent || code[3] >= 0x80 {
+		return false
+	}
+	p, _ := vmread.MachineOf(w, s, findOCaml)
+	p.image, p.walk, p.current, p.lacks = m.Image, w.Walks(), state+uint64(code[3])-8*toCurrent, true
+	return true
+}
+
 // findOCaml returns what is kept of the process that w walks: what is known, unless it executes another program since.
 func findOCaml(w *unwind.Walker, libs procstate.LibraryState, known *ocamlProcess) *ocamlProcess {
 	if known != nil && libs != nil {

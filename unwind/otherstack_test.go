@@ -31,15 +31,17 @@ func TestWalkOtherStack(t *testing.T) {
 		first   uint64 // PC at which another stack was left
 		second  uint64 // the caller's on that
 		over    bool   // the call has returned
+		leaves  bool   // it is one of many that leave the stack
 		frames  int
 		want    Reason
 		otherAt int // index of the first frame on another stack, which all further ones are on, too; 0: none
 	}{
-		{"in a call", 0x1100, 0x1300, false, 3, ReasonNone, 2},
-		{"returned", 0x1100, 0x1300, true, 2, MemoryUnreadable, 0},
-		{"to no code", 0x1100, 0x9300, false, 2, MemoryUnreadable, 0},
-		{"interrupted", 0x1000, 0x1300, false, 1, MemoryUnreadable, 0},
-		{"twice", 0x1100, 0x1200, false, 4, ReasonNone, 2},
+		{"in a call", 0x1100, 0x1300, false, false, 3, ReasonNone, 2},
+		{"returned", 0x1100, 0x1300, true, false, 2, MemoryUnreadable, 0},
+		{"one of many", 0x1100, 0x1300, false, true, 2, MemoryUnreadable, 0},
+		{"to no code", 0x1100, 0x9300, false, false, 2, MemoryUnreadable, 0},
+		{"interrupted", 0x1000, 0x1300, false, false, 1, MemoryUnreadable, 0},
+		{"twice", 0x1100, 0x1200, false, false, 4, ReasonNone, 2},
 	} {
 		ps := procstate.NewSnapshot(procstate.AMD64, os.Getpid(), exe, &space)
 		ps.SetLiveCode(procstate.NewLiveCode(os.Getpid(), exe))
@@ -79,6 +81,9 @@ func TestWalkOtherStack(t *testing.T) {
 			stacks[call-8]++
 		}
 		w := NewWalker(ps, NewGroup(s), nil)
+		if test.leaves {
+			w = NewWalker(ps, NewGroup(leaver{s}), nil)
+		}
 		for range 2 {
 			ps.Reset(1, &regs, []procstate.Region{{Addr: at(0), Data: captured}})
 			frames, err := w.WalkStack(nil, procstate.DefaultThread)
@@ -93,3 +98,8 @@ func TestWalkOtherStack(t *testing.T) {
 		}
 	}
 }
+
+// leaver is a stepper for code that leaves its stack for each of many calls.
+type leaver struct{ *fakeStepper }
+
+func (leaver) LeavesStack(*Walker, *Frame) bool { return true }

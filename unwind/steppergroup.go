@@ -28,6 +28,14 @@ type StepperGroup interface {
 	Steppers() []FrameStepper
 }
 
+// StackLeaver is implemented by a FrameStepper for code that leaves its stack for each of many calls, as OCaml's does to call C:
+// what is on it later tells nothing of a call that was. What it had is known where a capture has copied it, and not read from
+// a process that goes on.
+type StackLeaver interface {
+	// LeavesStack reports whether a frame, whose caller's stack was not captured, has called so.
+	LeavesStack(w *Walker, in *Frame) bool
+}
+
 // ImageForgetter is implemented by a FrameStepper that keeps what it knows of files.
 type ImageForgetter interface {
 	// ForgetImages lets go of what is known of files, but for those whose

@@ -388,11 +388,24 @@ func (w *Walker) step(in, out *Frame) (Verdict, error) {
 // addOtherStack has the rest of the stack captured that a frame was called on, if
 // that is another than the one that it has called on itself.
 func (w *Walker) addOtherStack(in *Frame) bool {
-	if w.captured == nil || in.Flags&Interrupted != 0 || !w.captured.AddOtherStack(in.SP()) {
+	if w.captured == nil || in.Flags&Interrupted != 0 || w.leavesStack(in) || !w.captured.AddOtherStack(in.SP()) {
 		return false
 	}
 	w.otherStack = true
 	return true
+}
+
+// leavesStack reports whether a stepper knows that a frame has left its stack for one of many calls.
+func (w *Walker) leavesStack(in *Frame) bool {
+	if w.ranged == nil {
+		return false
+	}
+	for _, s := range w.ranged.steppers {
+		if l, ok := s.(StackLeaver); ok && l.LeavesStack(w, in) {
+			return true
+		}
+	}
+	return false
 }
 
 // ask asks the steppers in turn. One that needs a register which is not known,
