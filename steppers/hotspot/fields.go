@@ -116,17 +116,20 @@ type vmTables struct {
 }
 
 // findVMFields reads the tables of libjvm, which is mapped with a bias; nil
-// when it has none, or lacks a field, as those of other versions may.
+// when it has none, or has not filled them in yet, or lacks a field, as those of other versions may.
 func findVMFields(im *procstate.Image, bias uint64, read func(addr uint64, buf []byte) bool) *vmFields {
 	var structsAt, typesAt uint64
 	im.EachSymbol(vmTablesAt(&structsAt, &typesAt))
 	t := vmTables{im: im, bias: bias, read: read, texts: map[uint64]string{}}
 	structs, types := t.table(structsAt, vmStructBytes), t.table(typesAt, vmTypeBytes)
 	f := t.blobFields(structs, types)
-	if f == nil {
+	if f == nil || f.spaceLow == f.spaceHigh { // JDK 21 fills in where fields are when it begins
 		return nil
 	}
 	if f.method = t.methodFields(structs, types); f.method != nil {
+		if f.method.flags != 0 && f.method.flagName == f.method.flagAddr {
+			return nil // the same
+		}
 		f.blobEnd = max(f.blobEnd, f.method.compiled+8, f.method.compileID+4)
 		if f.method.deopts != deoptUnknown {
 			f.blobEnd = max(f.blobEnd, f.method.deopt+8, f.method.origPC+4)

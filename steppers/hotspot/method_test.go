@@ -312,6 +312,28 @@ func TestMadeUpJava(t *testing.T) {
 	}
 }
 
+// Tables that a virtual machine has not filled in yet tell of nothing.
+func TestTablesTooEarly(t *testing.T) {
+	jvm := steptest.OpenImage(t, steptest.FakeJVM(t))
+	filled := func(addr uint64, buf []byte) bool { return jvm.ReadVaddr(buf, addr) == nil }
+	empty := func(addr uint64, buf []byte) bool {
+		if !filled(addr, buf) {
+			return false
+		}
+		if len(buf)%vmStructBytes == 0 {
+			for entry := range slices.Chunk(buf, vmStructBytes) {
+				if isStatic := binary.LittleEndian.Uint32(entry[24:]); isStatic == 0 {
+					clear(entry[32:40])
+				}
+			}
+		}
+		return true
+	}
+	if findVMFields(jvm, 0, filled) == nil || findVMFields(jvm, 0, empty) != nil {
+		t.Error("fields are known, or are not")
+	}
+}
+
 // What is known of a file that is not kept goes, and nothing else does.
 func TestForgetImages(t *testing.T) {
 	frames := &forgetful{}
