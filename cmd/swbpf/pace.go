@@ -20,10 +20,6 @@ const (
 // programs compile what they run first, and again what they run often.
 const codePolls = 40
 
-// firstPolls is how many polls are as soon as that when a recording begins: what the kernel side is to copy
-// of stacks is learned from the first samples of a thread.
-const firstPolls = 20
-
 // calmPolls is how many polls in a row have no new process before the wait is longer
 // than newPoll.
 const calmPolls = 3
@@ -58,9 +54,7 @@ func (r *recorder) newPace() *pace {
 		}
 		hz += m.Frequency
 	}
-	p := paceOf(hz, max(1, loader.CPUs()), r.session.RingBytes(), cmp.Or(int(r.opt.stackBytes), loader.DefaultStackBytes))
-	p.code = firstPolls
-	return p
+	return paceOf(hz, max(1, loader.CPUs()), r.session.RingBytes(), cmp.Or(int(r.opt.stackBytes), loader.DefaultStackBytes))
 }
 
 // paceOf makes the pace for a rate in Hz: within the least wait, stacks of the

@@ -46,7 +46,7 @@ func TestRecordWorkloads(t *testing.T) {
 		// Thirty pieces of each stack are not there.
 		{"gaps", []int{99, 997}, 99.5, false, []string{gaps, "1"}},
 		// What is copied at first is a part of one frame of three: some walks are cut until the others are known.
-		{"big-frames", []int{99, 997}, 98.5, true, []string{bigFrames, "8"}}, // cut until they are known, some 50 ms
+		{"big-frames", []int{99, 997}, 98.5, true, []string{bigFrames, "16"}}, // cut until they are known, some 50 to 100 ms
 		// ...and here of the only one, which is over by then.
 		{"brief-threads", []int{99, 997}, 99, true, []string{brief, "50"}},
 		{"brief-threads/untouched", []int{99, 997}, 99, true, []string{brief, "50", "-"}},

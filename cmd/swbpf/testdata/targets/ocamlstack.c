@@ -109,7 +109,8 @@ static double seconds;
 __attribute__((noinline)) static long program(long n) {
   long sum = 0;
   while (cpu_seconds() < seconds)
-    sum += ocaml(n++ % 7);
+    for (int i = 0; i < 30; i++) // a thread that is to stop does so in a system call, if it makes many
+      sum += ocaml(n++ % 7);
   return sum;
 }
 
