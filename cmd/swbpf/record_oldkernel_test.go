@@ -16,10 +16,10 @@ func TestRecordAsOnLinux58(t *testing.T) {
 		t.Fatalf("it takes the kernel for another one: %v\n%s", err, out)
 	}
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
-	for _, flags := range []string{"-F 99", "-F 997", "-F 997 --stack-bytes 1M --no-kernel"} {
+	for flags, seconds := range map[string]string{"-F 99": "4", "-F 997": "1", "-F 997 --stack-bytes 1M --no-kernel": "1"} { // as its start takes some samples
 		t.Run(flags, func(t *testing.T) {
 			t.Parallel()
-			r := runRecordBy(t, program, append(strings.Fields(flags), "--", target, "1")...)
+			r := runRecordBy(t, program, append(strings.Fields(flags), "--", target, seconds)...)
 			wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
 			r.wantChain(t, "depth30", checkDepth30)
 			if r.stats.Lost != 0 {
