@@ -103,7 +103,7 @@ func (s *OCaml) CallerFrame(w *unwind.Walker, in, _ *unwind.Frame) (unwind.Verdi
 //	mov c_stack(%r14), %rsp
 //	call f
 func (s *OCaml) LeavesStack(w *unwind.Walker, in *unwind.Frame) bool {
-	const toCurrent = 3 // words from c_stack back to current_stack in runtime/caml/domain_state.tbl of 5.0 to 5.3
+	const toCurrent = 3 // words from c_stack back to current_stack in runtime/caml/domain_state.tbl
 	m := w.MappingAt(in.LookupPC())
 	if m == nil || m.Image == nil || in.Flags&unwind.Interrupted != 0 || w.Arch() != procstate.AMD64 {
 		return false

@@ -397,10 +397,13 @@ func (w *Walker) addOtherStack(in *Frame) bool {
 
 // leavesStack reports whether a stepper knows that a frame has left its stack for one of many calls.
 func (w *Walker) leavesStack(in *Frame) bool {
-	if w.ranged == nil {
-		return false
+	var steppers []FrameStepper
+	if w.ranged != nil {
+		steppers = w.ranged.steppers
+	} else {
+		steppers = w.group.Steppers()
 	}
-	for _, s := range w.ranged.steppers {
+	for _, s := range steppers {
 		if l, ok := s.(StackLeaver); ok && l.LeavesStack(w, in) {
 			return true
 		}

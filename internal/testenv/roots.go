@@ -190,23 +190,26 @@ func compileJava(source string) (fstest.MapFS, error) {
 // these where tests are long.
 func EachPython(t *testing.T, test func(t *testing.T, python Program)) {
 	t.Helper()
-	for _, python := range pythons(t) {
-		t.Run(python.version, func(t *testing.T) { test(t, python.Program) })
-	}
+	eachVersion(t, pythons(t), test)
 }
 
 // SomePython is EachPython of what differs little between them: see Some.
 func SomePython(t *testing.T, test func(t *testing.T, python Program)) {
 	t.Helper()
-	for _, python := range Some(pythons(t)) {
-		t.Run(python.version, func(t *testing.T) { test(t, python.Program) })
-	}
+	eachVersion(t, Some(pythons(t)), test)
 }
 
 // versionedProgram is a program of some version, which is what a test with it is called by.
 type versionedProgram struct {
 	Program
 	version string
+}
+
+func eachVersion(t *testing.T, programs []versionedProgram, test func(t *testing.T, program Program)) {
+	t.Helper()
+	for _, p := range programs {
+		t.Run(p.version, func(t *testing.T) { test(t, p.Program) })
+	}
 }
 
 func pythons(t *testing.T) (found []versionedProgram) {
@@ -384,17 +387,13 @@ func (e Erlang) Compile(t *testing.T, source string) (dir string) {
 // EachPerl runs a test with each Perl that there is.
 func EachPerl(t *testing.T, test func(t *testing.T, perl Program)) {
 	t.Helper()
-	for _, perl := range perls(t) {
-		t.Run(perl.version, func(t *testing.T) { test(t, perl.Program) })
-	}
+	eachVersion(t, perls(t), test)
 }
 
 // SomePerl is EachPerl of what differs little between them: see Some.
 func SomePerl(t *testing.T, test func(t *testing.T, perl Program)) {
 	t.Helper()
-	for _, perl := range Some(perls(t)) {
-		t.Run(perl.version, func(t *testing.T) { test(t, perl.Program) })
-	}
+	eachVersion(t, Some(perls(t)), test)
 }
 
 func perls(t *testing.T) (found []versionedProgram) {
@@ -420,18 +419,14 @@ func perls(t *testing.T) (found []versionedProgram) {
 // file systems.
 func EachLua(t *testing.T, test func(t *testing.T, lua Program)) {
 	t.Helper()
-	for _, lua := range luas(t) {
-		t.Run(lua.version, func(t *testing.T) { test(t, lua.Program) })
-	}
+	eachVersion(t, luas(t), test)
 }
 
 // SomeLua is EachLua of what differs little between them, but for the first: that and, see Some, another one.
 func SomeLua(t *testing.T, test func(t *testing.T, lua Program)) {
 	t.Helper()
 	all := luas(t)
-	for _, lua := range append(all[:1:1], Some(all[1:])...) {
-		t.Run(lua.version, func(t *testing.T) { test(t, lua.Program) })
-	}
+	eachVersion(t, append(all[:1:1], Some(all[1:])...), test)
 }
 
 func luas(t *testing.T) (found []versionedProgram) {
