@@ -112,6 +112,7 @@ enum {
 	/* ...and the one near memory that cannot be read, as a read that meets
 	 * an unmapped page fails whole. It divides all page sizes. */
 	PAGE = 4096,
+	WINDOW_PAGES = 64, /* looked at at once, of a page table */
 	/* Steps that a copy may take beside those for its chunks: for the pages
 	 * around gaps, and for those in gaps. They are made in series. */
 	MORE_STEPS = 512,
@@ -161,6 +162,23 @@ struct copy {
 	u64 sp;    /* from where on it counts */
 	u64 before; /* bytes copied of other stacks */
 	u64 steps; /* that may still be made */
+};
+
+/* Where the page tables of x86 are (pages.h): user space writes it. */
+struct page_tables {
+	u64 memory;	  /* address at which the kernel keeps all memory; 0: not known */
+	u64 shift;	  /* of an address, for the index of the topmost table */
+	u64 address_bits; /* of an entry: where in memory the next table is */
+};
+
+/* What was found of the pages where a copy is. */
+struct pages {
+	u64 window;   /* address of so many pages, aligned to its size... */
+	u64 there;    /* ...of which these are there, the first in bit 0 */
+	u64 bytes;    /* that are there at the copy's address, at most CHUNK; 0: ... */
+	u64 absent;   /* ...so many pages are not, or more */
+	u64 doubtful; /* what was to be there was not */
+	u64 entries[WINDOW_PAGES];
 };
 
 /* The progress of finding out what has changed in a region (mirror.h). */
@@ -246,6 +264,8 @@ struct cpu_ring {
 	struct comparison comparison;
 	struct go_thread go;
 	struct frames frames;
+	struct page_tables page_tables;
+	struct pages pages;
 	/* and then the data */
 };
 

@@ -38,6 +38,7 @@ struct uprobes_state {
 } RELOCATED;
 
 struct mm_struct {
+	void *pgd; /* of the kernel's type pgd_t */
 	unsigned long start_stack;
 	struct uprobes_state uprobes_state;
 } RELOCATED;

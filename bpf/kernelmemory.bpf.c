@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /* The kernel's memory, the addresses of its functions and their names, read when user space asks. */
-#include "bpf.h"
+#include "kernel.h"
 
 char gpl_compatible[] SEC("license") = "GPL";
 
@@ -50,6 +50,20 @@ int read_kernel(void *ctx)
 	struct kernel_memory *m = request();
 
 	return !m || read_piece(&m->first) || read_piece(&m->second);
+}
+
+/* Finds the address of the current process's topmost page table. Returns whether that failed. */
+SEC("syscall")
+int find_page_table(void *ctx)
+{
+	struct kernel_memory *m = request();
+
+	if (!m)
+		return 1;
+	struct task_struct *task = bpf_get_current_task();
+	struct mm_struct *mm = kernel_read(task, mm);
+	m->first.addr = (u64)kernel_read(mm, pgd);
+	return !m->first.addr;
 }
 
 /* Finds the address of a symbol. Returns whether that failed. */

@@ -4,6 +4,7 @@
 #define SWBPF_STACK_H
 
 #include "mirror.h"
+#include "pages.h"
 #include "spawn.h"
 
 /*
@@ -114,13 +115,13 @@ INLINE void begin_stack_region(struct cpu_ring *r, u64 from)
 }
 
 /*
- * Leaves out the page at the copy's address: a region ends before it, another
- * may begin behind it.
+ * Leaves out n pages from the copy's address on: a region ends before them, another
+ * may begin behind them.
  */
-INLINE void skip_page(struct cpu_ring *r, u32 cpu)
+INLINE void skip_pages(struct cpu_ring *r, u32 cpu, u64 n)
 {
 	struct copy *c = &r->copy;
-	u64 next = (c->addr | (PAGE - 1)) + 1;
+	u64 next = (c->addr & ~(PAGE - 1ULL)) + n * PAGE;
 
 	close_stack_region(r, cpu);
 	begin_stack_region(r, next < c->end ? next : c->end);
@@ -138,11 +139,12 @@ INLINE bool copy_step(struct cpu_ring *r, u32 cpu)
 	if (addr >= c->to || !c->steps)
 		return false;
 	c->steps--;
-	u64 n = c->size - (addr & (c->size - 1));
+	u64 n = c->size == CHUNK ? CHUNK - (addr & (CHUNK - 1)) : bytes_there(r, cpu);
 	if (n > left)
 		n = left;
-	if (copy_piece(r, r->end + sizeof(struct region_header) + c->room + (addr - c->from), addr, n)) {
+	if (n && copy_piece(r, r->end + sizeof(struct region_header) + c->room + (addr - c->from), addr, n)) {
 		c->addr = addr + n;
+		c->next = c->size == PAGE && knows_pages(r) ? PAGE : c->next;
 		c->size = c->next;
 		c->gap = c->gaps;
 		return true;
@@ -151,11 +153,16 @@ INLINE bool copy_step(struct cpu_ring *r, u32 cpu)
 		c->size = c->next = PAGE;
 		return true;
 	}
+	if (n && knows_pages(r)) {
+		r->pages.doubtful = true;
+		return true;
+	}
 	if (!c->gap || r->regions >= MAX_GAPS)
 		return false;
-	c->gap--;
+	u64 absent = r->pages.absent < c->gap ? r->pages.absent : c->gap;
+	c->gap -= absent;
 	c->next = CHUNK;
-	skip_page(r, cpu);
+	skip_pages(r, cpu, absent);
 	return true;
 }
 
@@ -187,10 +194,12 @@ GLOBAL int copy_in_steps(u32 cpu)
 	struct copy *c = &r->copy;
 	/* While a program is executed the stack is there as a whole or not at all. */
 	bool in_exec = is_in_exec(current_task());
-	c->size = c->next = in_exec ? PAGE : CHUNK;
 	c->gap = in_exec ? 0 : FIRST_GAP;
 	c->before = r->copied;
 	c->steps = whole_limit / CHUNK + MORE_STEPS;
+	r->pages.window = ~0ULL;
+	r->pages.doubtful = false;
+	c->size = c->next = in_exec || knows_pages(r) ? PAGE : CHUNK;
 	begin_stack_region(r, c->first);
 	for (u64 i = 0; i <= (whole_limit / CHUNK + MORE_STEPS) / STEPS && make_steps(cpu); i++)
 		;

@@ -34,6 +34,7 @@ type KernelMemoryKernelMemory struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	KernelMemoryMapMemory           = "memory"
+	KernelMemoryProgFindPageTable   = "find_page_table"
 	KernelMemoryProgFindSymbol      = "find_symbol"
 	KernelMemoryProgNameCode        = "name_code"
 	KernelMemoryProgReadKernel      = "read_kernel"
@@ -82,9 +83,10 @@ type KernelMemorySpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type KernelMemoryProgramSpecs struct {
-	FindSymbol *ebpf.ProgramSpec `ebpf:"find_symbol"`
-	NameCode   *ebpf.ProgramSpec `ebpf:"name_code"`
-	ReadKernel *ebpf.ProgramSpec `ebpf:"read_kernel"`
+	FindPageTable *ebpf.ProgramSpec `ebpf:"find_page_table"`
+	FindSymbol    *ebpf.ProgramSpec `ebpf:"find_symbol"`
+	NameCode      *ebpf.ProgramSpec `ebpf:"name_code"`
+	ReadKernel    *ebpf.ProgramSpec `ebpf:"read_kernel"`
 }
 
 // KernelMemoryMapSpecs contains maps before they are loaded into the kernel.
@@ -141,13 +143,15 @@ type KernelMemoryVariables struct {
 //
 // It can be passed to LoadKernelMemoryObjects or ebpf.CollectionSpec.LoadAndAssign.
 type KernelMemoryPrograms struct {
-	FindSymbol *ebpf.Program `ebpf:"find_symbol"`
-	NameCode   *ebpf.Program `ebpf:"name_code"`
-	ReadKernel *ebpf.Program `ebpf:"read_kernel"`
+	FindPageTable *ebpf.Program `ebpf:"find_page_table"`
+	FindSymbol    *ebpf.Program `ebpf:"find_symbol"`
+	NameCode      *ebpf.Program `ebpf:"name_code"`
+	ReadKernel    *ebpf.Program `ebpf:"read_kernel"`
 }
 
 func (p *KernelMemoryPrograms) Close() error {
 	return _KernelMemoryClose(
+		p.FindPageTable,
 		p.FindSymbol,
 		p.NameCode,
 		p.ReadKernel,

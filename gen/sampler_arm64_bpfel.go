@@ -177,6 +177,16 @@ type SamplerCpuRing struct {
 		Most       uint64
 		First      SamplerThreadFrames
 	}
+	PageTables SamplerPageTables
+	Pages      struct {
+		_        structs.HostLayout
+		Window   uint64
+		There    uint64
+		Bytes    uint64
+		Absent   uint64
+		Doubtful uint64
+		Entries  [64]uint64
+	}
 }
 
 type SamplerDeferred struct {
@@ -322,6 +332,13 @@ const (
 	SamplerOffCpuStateOFF_CPU_RUNNABLE        SamplerOffCpuState = 6
 	SamplerOffCpuStateOFF_CPU_STATES          SamplerOffCpuState = 7
 )
+
+type SamplerPageTables struct {
+	_           structs.HostLayout
+	Memory      uint64
+	Shift       uint64
+	AddressBits uint64
+}
 
 type SamplerProcessFlags uint32
 

@@ -93,6 +93,14 @@ func (m *kernelMemory) symbol(name string) (uint64, error) {
 	return p.Addr, nil
 }
 
+// pageTable returns the address of this process's topmost page table.
+func (m *kernelMemory) pageTable() (uint64, error) {
+	if err := m.call(m.objs.FindPageTable); err != nil {
+		return 0, fmt.Errorf("this process's page table: %w", err)
+	}
+	return m.request.First.Addr, nil
+}
+
 // describe returns the kernel's description of the code at an address, for
 // parseDescription; it is valid until the next call.
 func (m *kernelMemory) describe(addr uint64) ([]byte, error) {

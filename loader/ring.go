@@ -33,6 +33,7 @@ type cpuRing struct {
 	tail, head, wrap *atomic.Uint64 // positions
 	kernelStacks     *uint64        // enum kernel_stacks
 	over             *uint64        // whether tracepoints and probes are no events any more
+	pageTables       *gen.SamplerPageTables
 	counters         *gen.SamplerCounters
 	data             []byte
 	published        ringPos // the head when it was last looked at
@@ -82,6 +83,7 @@ func (c *cpuRing) lay(mem []byte) {
 	c.wrap = (*atomic.Uint64)(unsafe.Pointer(&l.Wrap))
 	c.kernelStacks = &l.KernelStacks
 	c.over = &l.Over
+	c.pageTables = &l.PageTables
 	c.counters = &l.Counters
 	c.data = mem[unsafe.Sizeof(ringLayout{}):]
 	c.scanned = unpackPos(c.tail.Load())

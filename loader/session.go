@@ -39,6 +39,7 @@ type Session struct {
 	startedAt, stopped uint64 // CLOCK_MONOTONIC ns of Start and Stop
 	nextLate           uint64 // when to look for threads without a sample again
 	flushedTimes       bool
+	toldPages          bool     // see tellPageTables
 	traceFunctions     []uint64 // where the functions of that name begin
 
 	types    *btf.Cache // of the kernel; nil once all is loaded
@@ -340,6 +341,9 @@ func (s *Session) readRings(upTo uint64, fn func(*Sample) error) error {
 		}
 		if s.kernel != nil {
 			s.kernel.complete(&s.sample)
+		}
+		if !s.toldPages && s.sample.hasGaps() {
+			s.tellPageTables()
 		}
 		return fn(&s.sample)
 	})

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -437,6 +439,82 @@ func TestStackWithHole(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// What is there of a stack is copied, and nothing else: as a page is met that is not there, and
+// once the kernel side knows how to ask the page tables, by these.
+func TestStackWithHoles(t *testing.T) {
+	const frame = 600 << 10
+	for _, c := range []struct {
+		name          string
+		tables, diffs bool
+	}{
+		{name: "by faults"},
+		{"by page tables", true, false},
+		{"by page tables, changes", true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.tables && runtime.GOARCH != "amd64" {
+				t.Skip("page tables are read on amd64 alone")
+			}
+			kernelTest(t)
+			p := startTarget(t, stackTarget(t), "scatter", strconv.Itoa(frame))
+			s, err := Open(Config{Frequency: 997, PIDs: []int{p.pid}, StackBytes: 1 << 20, Changes: c.diffs})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			s.toldPages = !c.tables
+			if err := s.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pages, err := os.Open(fmt.Sprintf("/proc/%d/pagemap", p.pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pages.Close()
+			var loop steady
+			n := 0
+			readUntil(t, s, func(smp *Sample) bool {
+				if !loop.holds(smp) || c.tables && !s.toldPages {
+					return false
+				}
+				n++ // those that were in the ring when it was told are not by tables
+				checkPages(t, pages, smp)
+				return n == 500 || t.Failed()
+			})
+			if told := s.rings.cpus[0].pageTables.Memory != 0; told != c.tables {
+				t.Errorf("page tables: %v", told)
+			}
+		})
+	}
+}
+
+// checkPages compares which pages of a stack are in a sample with what the process's pagemap says.
+func checkPages(t *testing.T, pagemap *os.File, smp *Sample) {
+	t.Helper()
+	const page = 4096
+	regions := smp.StackRegions()
+	last := regions[len(regions)-1]
+	first, end := regions[0].Addr/page, (last.Addr+uint64(len(last.Data))+page-1)/page
+	entries := make([]uint64, end-first)
+	if _, err := pagemap.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&entries[0])), 8*len(entries)), int64(first*8)); err != nil {
+		t.Fatal(err)
+	}
+	copied := map[uint64]bool{}
+	for _, r := range regions {
+		for at := r.Addr / page; at*page < r.Addr+uint64(len(r.Data)); at++ {
+			copied[at] = true
+		}
+	}
+	for i, e := range entries {
+		if there := e>>63 != 0; there != copied[first+uint64(i)] {
+			t.Errorf("page %d of %d: there %v, copied %v", i, len(entries), there, copied[first+uint64(i)])
+		}
+	}
+	if len(regions) < 20 || smp.StackEnd != StackEndBottom {
+		t.Errorf("%d regions, ended by %v", len(regions), smp.StackEnd)
+	}
 }
 
 // So it does in a thread whose stack's end is not known yet, up to what belongs to

@@ -4,6 +4,7 @@
 //   stack deep BYTES     does so in a thread
 //   stack gap BYTES      spins below a frame of BYTES that were never touched
 //   stack sparse BYTES   does so in a thread
+//   stack scatter BYTES  spins below a frame of BYTES of which half of the pages were touched
 //   stack hole           spins with SP four pages below an unmapped page
 //   stack nowhere        spins with SP at an address that is not mapped
 //   stack threads N      spins in N threads named t0, t1, ..., the later
@@ -62,6 +63,17 @@ static void *deep(void *bytes)
 __attribute__((noinline)) static void gap(size_t bytes)
 {
 	volatile char *p = __builtin_alloca(bytes);
+	spin(p);
+	asm volatile("" : : "r"(p) : "memory");
+}
+
+__attribute__((noinline)) static void scatter(size_t bytes)
+{
+	volatile char *p = __builtin_alloca(bytes);
+	unsigned random = 1;
+	for (size_t at = 0; at < bytes; at += 4096)
+		if ((random = random * 1103515245 + 12345) >> 30 & 1)
+			p[at] = 1;
 	spin(p);
 	asm volatile("" : : "r"(p) : "memory");
 }
@@ -178,6 +190,10 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "gap")) {
 		ready();
 		gap(n);
+	}
+	if (!strcmp(what, "scatter")) {
+		ready();
+		scatter(n);
 	}
 	if (!strcmp(what, "sparse")) {
 		pthread_t t;

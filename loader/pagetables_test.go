@@ -1,0 +1,132 @@
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Page tables tell of this process's pages what the kernel does.
+func TestPageTables(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("page tables are read on amd64 alone")
+	}
+	kernelTest(t)
+	mem, err := openKernelMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.close()
+	tables, err := currentPageTables(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := mem.pageTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := os.Getpagesize()
+	b, err := unix.Mmap(-1, 0, 1000*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(b)
+	if err := unix.Madvise(b, unix.MADV_NOHUGEPAGE); err != nil {
+		t.Log(err)
+	}
+	for i := 0; i < 1000; i += 3 {
+		b[i*page] = 1
+	}
+	for i := range 1000 {
+		addr := uint64(uintptr(unsafe.Pointer(&b[i*page])))
+		number, err := tables.pageNumber(mem, top, addr)
+		if i%3 != 0 {
+			if !errors.Is(err, errNoPageTables) {
+				t.Errorf("page %d, which is not there: %#x, %v", i, number, err)
+			}
+			continue
+		}
+		if want, wantErr := pageNumberOf(addr); err != nil || wantErr != nil || number != want {
+			t.Errorf("page %d: %#x, %v; %#x, %v by the kernel", i, number, err, want, wantErr)
+		}
+	}
+}
+
+// tablesMemory is a kernel's memory of which some words are told.
+type tablesMemory map[uint64]uint64
+
+func (m tablesMemory) read(addr uint64, n int) ([]byte, error) {
+	v, ok := m[addr]
+	if !ok || n > 8 {
+		return nil, errNoAnswer
+	}
+	return binary.LittleEndian.AppendUint64(nil, v)[:n], nil
+}
+
+func (m tablesMemory) readBoth(addr1 uint64, n1 int, addr2 uint64, n2 int) (b1, b2 []byte, err error) {
+	return nil, nil, errNoAnswer
+}
+
+func (m tablesMemory) read32(addr uint64) (uint32, error) { return 0, errNoAnswer }
+
+// Page tables are found with four levels and with five, with memory that is encrypted and with
+// such that is not; and nothing is where something else is found.
+func TestFindPageTables(t *testing.T) {
+	const memory, addr, number, cookie = 0xffff_9a40_0000_0000, 0x7f12_3456_7000, 0x54321, 0x1122334455667788
+	const writable = 7 // and present, and of user space
+	make4 := func(more uint64) (tablesMemory, uint64) {
+		m := tablesMemory{memory + number<<12: cookie}
+		table := uint64(0x123456000)
+		top := memory + table
+		for shift := 39; shift >= 12; shift -= 9 {
+			next := table + 1<<28
+			if shift == 12 {
+				next = number << 12
+			}
+			m[memory+table+addr>>shift&511*8] = next | more | writable
+			table = next
+		}
+		return m, top
+	}
+	page := knownPage{addr, number, binary.LittleEndian.AppendUint64(nil, cookie)}
+	const noExecute = 1 << 63
+	for _, bit := range []uint64{0, 1 << 47, 1 << 51} {
+		m, top := make4(bit | noExecute)
+		want := pageTables{memory, 39, (1<<52 - 1<<12) &^ bit}
+		if got, err := findPageTables(m, top, page); err != nil || got != want {
+			t.Errorf("bit %#x: %#x, %v; want %#x", bit, got, err, want)
+		}
+		above := uint64(memory + 0x5000)
+		m[above] = (top - memory) | bit | writable
+		want.shift = 48
+		if got, err := findPageTables(m, above, page); err != nil || got != want {
+			t.Errorf("five levels, bit %#x: %#x, %v; want %#x", bit, got, err, want)
+		}
+	}
+	m, top := make4(0)
+	for at, v := range m {
+		if v == cookie {
+			continue
+		}
+		m[at] = v &^ entryPresent
+		if got, err := findPageTables(m, top, page); err == nil {
+			t.Errorf("without the entry at %#x: %#x", at, got)
+		}
+		m[at] = v
+	}
+	if got, err := findPageTables(m, top, knownPage{addr, number + 1, page.bytes}); err == nil {
+		t.Errorf("of another page: %#x", got)
+	}
+	m[memory+number<<12]++
+	if got, err := findPageTables(m, top, page); err == nil {
+		t.Errorf("of a page with other bytes: %#x", got)
+	}
+	if got, err := findPageTables(tablesMemory{}, 1<<63, page); err == nil {
+		t.Errorf("at the lowest address of the kernel: %#x", got)
+	}
+}
