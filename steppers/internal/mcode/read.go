@@ -23,8 +23,8 @@ func LookupPC(pc uint64, interrupted bool) uint64 {
 }
 
 // Read reads up to len(buf) bytes of code at addr: as many as come before
-// the end of the mapping m, and of what its file has there. Breakpoints that
-// are not in the file, those of uprobes and debuggers, are left out.
+// the end of the mapping m, and of what its file has there. What was not captured, of a segment
+// that can be written, is as the file has it, and so are breakpoints, those of uprobes and debuggers.
 func Read(w *unwind.Walker, m *procstate.Mapping, addr uint64, buf []byte) []byte {
 	buf = buf[:min(uint64(len(buf)), m.End-addr)]
 	if m.Image != nil {
@@ -36,11 +36,15 @@ func Read(w *unwind.Walker, m *procstate.Mapping, addr uint64, buf []byte) []byt
 		}
 	}
 	n, _ := w.ProcessState().ReadMemory(addr, buf)
-	buf = buf[:n]
-	if m.Image != nil && bytes.IndexByte(buf, BreakpointAMD64) >= 0 && m.Image.ReadVaddr(buf, addr-m.Bias) != nil {
-		return nil
+	if m.Image != nil && (n == 0 || bytes.IndexByte(buf[:n], BreakpointAMD64) >= 0) {
+		if n == 0 {
+			n = len(buf)
+		}
+		if m.Image.ReadVaddr(buf[:n], addr-m.Bias) != nil {
+			return nil
+		}
 	}
-	return buf
+	return buf[:n]
 }
 
 // Instructions of x86 of one byte.
