@@ -100,6 +100,19 @@ func (s *Sample) hasGaps() bool {
 	return false
 }
 
+// watchForGaps returns a function that has tellPageTables called for the first sample that has gaps, before it calls fn.
+func (s *Session) watchForGaps(fn func(*Sample) error) func(*Sample) error {
+	if s.toldPages {
+		return fn
+	}
+	return func(p *Sample) error {
+		if !s.toldPages && p.hasGaps() {
+			s.tellPageTables()
+		}
+		return fn(p)
+	}
+}
+
 // tellPageTables has the sampling programs know what is there of stacks with gaps, where
 // that can be known. It is tried once.
 func (s *Session) tellPageTables() {

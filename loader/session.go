@@ -316,7 +316,7 @@ func (s *Session) ReadSamples(upTo uint64, fn func(*Sample) error) error {
 	if err := s.followCPUs(); err != nil {
 		return err
 	}
-	err := s.readRings(upTo, fn)
+	err := s.readRings(upTo, s.watchForGaps(fn))
 	switch {
 	case err != nil || s.blocked == nil:
 	case s.stopped == 0:
@@ -341,9 +341,6 @@ func (s *Session) readRings(upTo uint64, fn func(*Sample) error) error {
 		}
 		if s.kernel != nil {
 			s.kernel.complete(&s.sample)
-		}
-		if !s.toldPages && s.sample.hasGaps() {
-			s.tellPageTables()
 		}
 		return fn(&s.sample)
 	})
