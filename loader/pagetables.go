@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -38,32 +37,29 @@ type pageTables struct {
 	addressBits uint64 // of an entry
 }
 
-// knownPage is a page of this process of which all is known.
-type knownPage struct {
-	addr   uint64
-	number uint64 // in physical memory
-	bytes  []byte // it begins with these
-}
-
 var errNoPageTables = errors.New("page tables not found")
 
-// findPageTables finds out how those that begin at top can be read: so that they lead to the
-// known page.
-func findPageTables(mem memoryReader, top uint64, page knownPage) (pageTables, error) {
-	first := top &^ (memoryAlign - 1)
-	for memory := first; memory >= lowestAddress && first-memory < maxMemoryGB*memoryAlign; memory -= memoryAlign {
-		if b, err := mem.read(memory+page.number<<pageBits, len(page.bytes)); err != nil || !bytes.Equal(b, page.bytes) {
-			continue
-		}
-		for _, shift := range []uint64{39, 48} {
-			for _, encrypted := range encryptionBits {
-				t := pageTables{memory, shift, entryAddress &^ encrypted}
-				if number, err := t.pageNumber(mem, top, page.addr); err == nil && number == page.number {
-					return t, nil
-				}
+// findPageTables finds out how those that begin at top can be read: so that they lead from an address to a page that
+// begins with these bytes, as no other does. All memory has an address of 48 bits where the tables have four levels.
+func findPageTables(mem memoryReader, top, addr uint64, begin []byte) (pageTables, error) {
+	t := pageTables{memory: top &^ (memoryAlign - 1), shift: 48}
+	if int64(top)<<16>>16 == int64(top) {
+		t.shift -= tableBits
+	}
+	for range maxMemoryGB {
+		for _, encrypted := range encryptionBits {
+			t.addressBits = entryAddress &^ encrypted
+			number, err := t.pageNumber(mem, top, addr)
+			if err != nil {
+				continue
+			}
+			if b, err := mem.read(t.memory+number<<pageBits, len(begin)); err == nil && bytes.Equal(b, begin) {
+				return t, nil
 			}
 		}
-		break
+		if t.memory -= memoryAlign; t.memory < lowestAddress {
+			break
+		}
 	}
 	return pageTables{}, errNoPageTables
 }
@@ -161,33 +157,9 @@ func currentPageTables(mem *kernelMemory) (pageTables, error) {
 	addr := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
 	binary.NativeEndian.PutUint64(b, monotonic()) // such as no other page has
 	binary.NativeEndian.PutUint64(b[8:], ^addr)
-	number, err := pageNumberOf(addr)
-	if err != nil {
-		return pageTables{}, err
-	}
 	top, err := mem.pageTable()
 	if err != nil {
 		return pageTables{}, err
 	}
-	return findPageTables(mem, top, knownPage{addr, number, b[:16]})
-}
-
-// pageNumberOf asks the kernel which page of physical memory is at an address of this process
-// (Documentation/admin-guide/mm/pagemap.rst).
-func pageNumberOf(addr uint64) (uint64, error) {
-	f, err := os.Open("/proc/self/pagemap")
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var b [8]byte
-	if _, err := f.ReadAt(b[:], int64(addr>>pageBits*8)); err != nil {
-		return 0, err
-	}
-	const present, number = 1 << 63, 1<<55 - 1 // 0 without CAP_SYS_ADMIN
-	e := binary.NativeEndian.Uint64(b[:])
-	if e&present == 0 || e&number == 0 {
-		return 0, fmt.Errorf("pagemap of %#x: %#x", addr, e)
-	}
-	return e & number, nil
+	return findPageTables(mem, top, addr, b[:16])
 }

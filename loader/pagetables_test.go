@@ -3,6 +3,7 @@ package loader
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"testing"
@@ -57,6 +58,26 @@ func TestPageTables(t *testing.T) {
 	}
 }
 
+// pageNumberOf asks the kernel which page of physical memory is at an address of this process
+// (Documentation/admin-guide/mm/pagemap.rst).
+func pageNumberOf(addr uint64) (uint64, error) {
+	f, err := os.Open("/proc/self/pagemap")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var b [8]byte
+	if _, err := f.ReadAt(b[:], int64(addr>>pageBits*8)); err != nil {
+		return 0, err
+	}
+	const present, number = 1 << 63, 1<<55 - 1
+	e := binary.NativeEndian.Uint64(b[:])
+	if e&present == 0 || e&number == 0 {
+		return 0, fmt.Errorf("pagemap of %#x: %#x", addr, e)
+	}
+	return e & number, nil
+}
+
 // tablesMemory is a kernel's memory of which some words are told.
 type tablesMemory map[uint64]uint64
 
@@ -77,13 +98,13 @@ func (m tablesMemory) read32(addr uint64) (uint32, error) { return 0, errNoAnswe
 // Page tables are found with four levels and with five, with memory that is encrypted and with
 // such that is not; and nothing is where something else is found.
 func TestFindPageTables(t *testing.T) {
-	const memory, addr, number, cookie = 0xffff_9a40_0000_0000, 0x7f12_3456_7000, 0x54321, 0x1122334455667788
+	const memory4, memory5, addr, number, cookie = 0xffff_9a40_0000_0000, 0xff2f_225b_8000_0000, 0x7f12_3456_7000, 0x54321, 0x1122334455667788
 	const writable = 7 // and present, and of user space
-	make4 := func(more uint64) (tablesMemory, uint64) {
+	tables := func(memory, shift, more uint64) (tablesMemory, uint64) {
 		m := tablesMemory{memory + number<<12: cookie}
 		table := uint64(0x123456000)
 		top := memory + table
-		for shift := 39; shift >= 12; shift -= 9 {
+		for ; shift >= 12; shift -= 9 {
 			next := table + 1<<28
 			if shift == 12 {
 				next = number << 12
@@ -93,40 +114,36 @@ func TestFindPageTables(t *testing.T) {
 		}
 		return m, top
 	}
-	page := knownPage{addr, number, binary.LittleEndian.AppendUint64(nil, cookie)}
+	begin := binary.LittleEndian.AppendUint64(nil, cookie)
 	const noExecute = 1 << 63
 	for _, bit := range []uint64{0, 1 << 47, 1 << 51} {
-		m, top := make4(bit | noExecute)
-		want := pageTables{memory, 39, (1<<52 - 1<<12) &^ bit}
-		if got, err := findPageTables(m, top, page); err != nil || got != want {
-			t.Errorf("bit %#x: %#x, %v; want %#x", bit, got, err, want)
-		}
-		above := uint64(memory + 0x5000)
-		m[above] = (top - memory) | bit | writable
-		want.shift = 48
-		if got, err := findPageTables(m, above, page); err != nil || got != want {
-			t.Errorf("five levels, bit %#x: %#x, %v; want %#x", bit, got, err, want)
+		for _, c := range []struct{ memory, shift uint64 }{{memory4, 39}, {memory5, 48}} {
+			m, top := tables(c.memory, c.shift, bit|noExecute)
+			want := pageTables{c.memory, c.shift, (1<<52 - 1<<12) &^ bit}
+			if got, err := findPageTables(m, top, addr, begin); err != nil || got != want {
+				t.Errorf("bit %#x: %#x, %v; want %#x", bit, got, err, want)
+			}
 		}
 	}
-	m, top := make4(0)
+	m, top := tables(memory4, 39, 0)
 	for at, v := range m {
 		if v == cookie {
 			continue
 		}
 		m[at] = v &^ entryPresent
-		if got, err := findPageTables(m, top, page); err == nil {
+		if got, err := findPageTables(m, top, addr, begin); err == nil {
 			t.Errorf("without the entry at %#x: %#x", at, got)
 		}
 		m[at] = v
 	}
-	if got, err := findPageTables(m, top, knownPage{addr, number + 1, page.bytes}); err == nil {
+	if got, err := findPageTables(m, top, addr+1<<12, begin); err == nil {
 		t.Errorf("of another page: %#x", got)
 	}
-	m[memory+number<<12]++
-	if got, err := findPageTables(m, top, page); err == nil {
+	m[memory4+number<<12]++
+	if got, err := findPageTables(m, top, addr, begin); err == nil {
 		t.Errorf("of a page with other bytes: %#x", got)
 	}
-	if got, err := findPageTables(tablesMemory{}, 1<<63, page); err == nil {
+	if got, err := findPageTables(tablesMemory{}, 1<<63, addr, begin); err == nil {
 		t.Errorf("at the lowest address of the kernel: %#x", got)
 	}
 }
