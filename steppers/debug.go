@@ -178,13 +178,15 @@ func (d *Debug) returnsToItself(m *procstate.Mapping, in, out *unwind.Frame) boo
 
 // endsStack reports whether a frame whose return address is null, or where it begins, is the first of its
 // stack, as the ABIs have it: whoever makes a stack, as valgrind does for its threads, puts
-// a null there and clears the frame pointer. Where a walk has gone astray there are many
-// nulls. So all frames up to there must be known by rule, and this one must be in a call,
-// with both words as its CFI says.
+// a null there and clears the frame pointer. GCC's runtime of Go leaves that as it is
+// (libgo/runtime/go-context.S), but its stacks end where a page does, whatever is behind that. Where a walk has
+// gone astray there are many nulls. So all frames up to there must be known by rule, and this one must be in a
+// call, with both words as its CFI says.
 func (d *Debug) endsStack(w *unwind.Walker, in, out *unwind.Frame) bool {
 	const no = unwind.Interrupted | unwind.Heuristic | unwind.Signal | unwind.Instrumentation
+	const page = 4096
 	fp, known := out.Regs.Value(w.Arch().FP)
-	return known && fp == 0 && in.Flags&no == 0 && !w.Guessed() && out.PCLocation.Kind == unwind.LocationAddress &&
+	return (known && fp == 0 || out.PC() == 0 && out.SP()%page == 0) && in.Flags&no == 0 && !w.Guessed() && out.PCLocation.Kind == unwind.LocationAddress &&
 		behindCall(w, d.buf[:], in.PC())
 }
 

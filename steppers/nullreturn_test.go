@@ -8,7 +8,7 @@ import (
 )
 
 // A stack as valgrind makes them: a null, above it other data, and the frame pointer as
-// asked for.
+// asked for; or as libgo does, which ends with a page.
 const nullReturnProgram = `
 #include <string.h>
 static char stack[65536] __attribute__((aligned(4096)));
@@ -20,8 +20,9 @@ int main(int argc, char **argv) {
 	(void)argc;
 	memset(stack, 0x41, sizeof stack);
 	void (*f)(void) = argv[1][0] == 'l' ? leaf : first;
-	long fp = argv[1][0] == 'f' ? (long)stack : 0;
-	__asm__ volatile("mov %0,%%rsp; mov %1,%%rbp; push $0; jmp *%2" : : "r"(stack + 40000), "r"(fp), "r"(f));
+	long fp = argv[1][0] == 'f' || argv[1][0] == 'p' ? (long)stack : 0;
+	char *end = stack + (argv[1][0] == 'p' ? 10 * 4096 : 40000);
+	__asm__ volatile("mov %0,%%rsp; mov %1,%%rbp; push $0; jmp *%2" : : "r"(end), "r"(fp), "r"(f));
 	__builtin_unreachable();
 }
 `
@@ -41,7 +42,7 @@ func (s guessStepper) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwi
 }
 
 // A null return address ends a stack where CFI tells of it, with the frame pointer cleared
-// and in a call: not where the frame pointer is another, the frame was interrupted, or a
+// or at the end of a page, and in a call: not where neither is so, the frame was interrupted, or a
 // frame on the way was guessed.
 func TestNullReturnAddress(t *testing.T) {
 	steptest.NeedPtrace(t)
@@ -54,8 +55,10 @@ func TestNullReturnAddress(t *testing.T) {
 	}{
 		{"call", 6, false, nil},
 		{"frame pointer", 6, false, unwind.BadPC},
+		{"page", 6, false, nil},
 		{"leaf", 1, false, unwind.BadPC},
 		{"call", 6, true, unwind.BadPC},
+		{"page", 6, true, unwind.BadPC},
 	} {
 		p, tid := steptest.StartToTrap(t, path, c.how)
 		group := Default(unwind.NewTables())
