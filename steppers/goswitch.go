@@ -178,6 +178,10 @@ func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
 		if ra, ok := f.mem.ReadWord(s.sp - 8); ok && ra != s.pc {
 			return unwind.StackBottom, nil // recovery from a panic has it go on elsewhere
 		}
+		// mcall pushes the goroutine for the function that it calls.
+		if g, ok := f.mem.ReadWord(f.in.SP()); ok && g != s.curg && f.in.Flags&unwind.Interrupted == 0 {
+			return unwind.StackBottom, nil // a coroutine has made the m change over to another
+		}
 	}
 	f.finish(s.pc, s.sp)
 	f.out.SetFP(f.arch, s.bp)

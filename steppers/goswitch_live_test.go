@@ -171,6 +171,42 @@ func TestGoSwitchesRecorded(t *testing.T) {
 	}
 }
 
+// When a coroutine changes over to another, the m has the other one already while it is still the first that
+// has called mcall: a walk ends there.
+func TestGoCoroutinesRecorded(t *testing.T) {
+	t.Parallel()
+	steptest.NeedPtrace(t)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("mcall of another machine does not keep the goroutine")
+	}
+	path, pid := startGo(t, "gocoroutines")
+	im := steptest.OpenImage(t, path)
+	off := uint64(0)
+	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		if string(s.Name) == "gogo" {
+			off, _ = im.OffsetOfVaddr(s.Value, 1)
+		}
+		return off == 0
+	})
+	if off == 0 {
+		t.Fatal("no gogo")
+	}
+	stacks, ends := recordGoAt(t, path, pid, off, 200)
+	switches := 0
+	for i, names := range stacks {
+		if len(names) < 2 || names[1] != "runtime.coroswitch_m" {
+			continue // of the scheduler
+		}
+		switches++
+		if ends[i] != nil || !slices.Equal(names[2:], []string{"runtime.mcall"}) {
+			t.Errorf("%v, ended by %v", names, ends[i])
+		}
+	}
+	if switches < 100 {
+		t.Errorf("%d of %d samples are of coroutines", switches, len(stacks))
+	}
+}
+
 // A sample in the race detector holds the stack of the goroutine from where it has called
 // it on, which nothing but a register tells, or where C has saved that. Stripped or not, C
 // code that Go's linker has put in tells where.
