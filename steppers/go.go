@@ -23,6 +23,7 @@ type Go struct {
 	rules  [1 << 12]goRule
 	linked Analysis // of C that Go's linker has put in
 	kept   int64    // bytes of function tables that have been read
+	code   [mcode.MaxCallLen]byte
 
 	walk goWalk
 }

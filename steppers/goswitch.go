@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -174,9 +175,12 @@ func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
 	if s.curg == 0 || scheduling && !home || !s.onGoroutine(s.sp) {
 		return unwind.StackBottom, nil
 	}
+	if f.rule.kind == goMcall && !f.isBehindCall(s.pc) {
+		return unwind.StackBottom, nil // recovery from a panic has it go on elsewhere, and so does Goexit
+	}
 	if f.rule.kind == goMcall && f.arch == procstate.AMD64 {
 		if ra, ok := f.mem.ReadWord(s.sp - 8); ok && ra != s.pc {
-			return unwind.StackBottom, nil // recovery from a panic has it go on elsewhere
+			return unwind.StackBottom, nil // it is being changed
 		}
 		// mcall pushes the goroutine for the function that it calls.
 		if g, ok := f.mem.ReadWord(f.in.SP()); ok && g != s.curg && f.in.Flags&unwind.Interrupted == 0 {
@@ -195,6 +199,18 @@ func (f *goFrame) neverReturns(scheduling bool) (unwind.Verdict, error) {
 		f.out.Flags |= unwind.Interrupted
 	}
 	return unwind.Success, nil
+}
+
+// isBehindCall reports whether a return address is behind a call of the function that the frame runs, where the
+// code is at hand. The compiler calls what is in the same file directly.
+func (f *goFrame) isBehindCall(pc uint64) bool {
+	code, vaddr := f.s.code[:], pc-f.m.Bias
+	fn, known := f.s.image(f.m.Image).table.Func(f.in.LookupPC() - f.m.Bias)
+	if !known || f.m.Image.ReadVaddr(code, vaddr-uint64(len(code))) != nil {
+		return !known
+	}
+	target, direct, ok := mcode.CallBefore(f.arch, code, vaddr)
+	return ok && direct && target == fn.Entry
 }
 
 // leaving walks from mcall and morestack where they have changed nothing yet. The
