@@ -61,7 +61,8 @@ func (vm *machine) readCalls(sp uint64) bool {
 	return true
 }
 
-// takeCurrent takes what the kernel side has copied of a thread that is not known, as it has begun just before: a word.
+// takeCurrent takes what the kernel side has copied of a thread that is not known, as it has begun just before: the last
+// word. Those before it are of a runtime of Go.
 func (vm *machine) takeCurrent() {
 	const word = 8
 	sample, ok := vm.Mem.(*procstate.Snapshot)
@@ -70,7 +71,7 @@ func (vm *machine) takeCurrent() {
 	}
 	for _, r := range sample.Regions() {
 		if len(r.Data) == word {
-			vm.currents = append(vm.currents, current{word: binary.LittleEndian.Uint64(r.Data)})
+			vm.currents = append(vm.currents[:0], current{word: binary.LittleEndian.Uint64(r.Data)})
 			vm.own = r.Addr - vm.fields.current
 		}
 	}

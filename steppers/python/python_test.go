@@ -572,7 +572,10 @@ func TestNewThread(t *testing.T) {
 	}
 	at := thread + int(f.current)
 	word := procstate.Region{Addr: m.base + uint64(at), Data: m.b[at : at+8]}
-	w = start(word, procstate.Region{Addr: m.base + stack, Data: m.b[stack:]})
+	ofGo := []procstate.Region{ // what runs, and where the word for that is
+		{Addr: m.base + pointer - 8, Data: m.b[pointer-8 : pointer]}, {Addr: m.base + pointer + 8, Data: m.b[pointer+8 : pointer+16]},
+	}
+	w = start(ofGo[0], ofGo[1], word, procstate.Region{Addr: m.base + stack, Data: m.b[stack:]})
 	m.vm.threads, m.vm.walk, m.vm.codes = nil, 0, nil
 	if got := m.functions(w); !slices.Equal(got[0], []string{"inner", "middle"}) || !slices.Equal(got[2], []string{"outer"}) {
 		t.Errorf("it runs %q", got)
@@ -580,5 +583,13 @@ func TestNewThread(t *testing.T) {
 	m.vm.lacksFrame = true
 	if frames, _ := s.Lacked(w, 2); frames.Current != word.Addr || frames.Own != m.base+thread || frames.Bytes == 0 {
 		t.Errorf("of a thread that is not known it asks %+v", frames)
+	}
+	// With those of Go alone it lacks what it runs.
+	w = start(append(ofGo, procstate.Region{Addr: m.base + stack, Data: m.b[stack:]})...)
+	m.vm.threads, m.vm.walk, m.vm.lacksFrame = nil, 0, false
+	m.functions(w)
+	m.vm.threads = []threadState{{m.base + thread, 3}}
+	if frames, _ := s.Lacked(w, 3); frames.Current != word.Addr {
+		t.Errorf("beside a runtime of Go it asks %+v", frames)
 	}
 }
