@@ -245,14 +245,23 @@ func (rt *GoRuntime) g(mem Memory, bias uint64, regs *Regs) uint64 {
 	return regs.Raw(rt.GReg)
 }
 
-// goProgramOf returns the first program or library written in Go among the code
-// of a process, and its runtime by GoRuntimeOf or GoStacksOf. Where a file has no sections, it is looked
-// through only when it is the program. The error wraps ErrNoPclntab when there
+// goProgramOf returns the first of eachGoProgram. The error wraps ErrNoPclntab when there
 // is none.
-func goProgramOf(libs LibraryState, exe string, runtimeOf func(*Image) (*GoRuntime, error)) (Library, *GoRuntime, error) {
+func goProgramOf(libs LibraryState, exe string, runtimeOf func(*Image) (*GoRuntime, error)) (lib Library, rt *GoRuntime, err error) {
+	err = eachGoProgram(libs, exe, runtimeOf, func(l Library, r *GoRuntime) (more bool) {
+		lib, rt = l, r
+		return false
+	})
+	return lib, rt, err
+}
+
+// eachGoProgram calls what with each program or library written in Go among the code of a process, and its
+// runtime by GoRuntimeOf or GoStacksOf, until it returns false. Where a file has no sections, it is looked
+// through only when it is the program. The error wraps ErrNoPclntab when there is none.
+func eachGoProgram(libs LibraryState, exe string, runtimeOf func(*Image) (*GoRuntime, error), what func(Library, *GoRuntime) (more bool)) error {
 	why := ErrNoPclntab
 	if libs == nil {
-		return Library{}, nil, ErrNotSupported
+		return ErrNotSupported
 	}
 	for _, l := range libs.Libraries() {
 		if l.Image == nil {
@@ -263,13 +272,15 @@ func goProgramOf(libs LibraryState, exe string, runtimeOf func(*Image) (*GoRunti
 		}
 		rt, err := runtimeOf(l.Image)
 		if err == nil {
-			return l, rt, nil
-		}
-		if !errors.Is(err, ErrNoPclntab) {
+			why = nil
+			if !what(l, rt) {
+				break
+			}
+		} else if why != nil && !errors.Is(err, ErrNoPclntab) {
 			why = err
 		}
 	}
-	return Library{}, nil, why
+	return why
 }
 
 // goTLSOffset finds the thread-local slot of g, relative to the thread

@@ -6,20 +6,34 @@ import (
 	"os"
 )
 
-// GoCollector returns a Collector for a process whose program, or a library of
-// it, is written in Go, and nil for others. A thread of a Go program has up to three stacks:
+// GoCollector returns a Collector for a process whose program, or libraries of
+// it, are written in Go, and nil for others. A thread of a Go program has up to three stacks:
 // its own (g0), that of the goroutine it runs, and one for signals. Where
 // they are, and where a stack goes on that is not the current one, is in the
 // runtime's g and m; the Collector copies these and the other stacks' live
-// parts. See [GoRuntime]. What the process has mapped is as SpaceOfProcess has read it.
+// parts. See [GoRuntime]. Each library has a runtime of its own, and a thread may have been called by several: they
+// are looked at in turn, maxGoRuntimes at most. What the process has mapped is as SpaceOfProcess has read it.
 func GoCollector(pid int, space *AddressSpace) Collector {
-	l, rt, err := goProgramOfLive(pid, space, GoStacksOf)
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", readableTask(pid)))
 	if err != nil {
 		return nil
 	}
-	c := goCollector{rt: rt, bias: l.Bias, sp: l.Image.Arch().SP}
-	return c.collect
+	var all []Collector
+	err = eachGoProgram(space, exe, GoStacksOf, func(l Library, rt *GoRuntime) (more bool) {
+		if rt.Samplable() { // not a plug-in, which has none
+			c := goCollector{rt: rt, bias: l.Bias, sp: l.Image.Arch().SP}
+			all = append(all, c.collect)
+		}
+		return len(all) < maxGoRuntimes
+	})
+	if err != nil {
+		return nil
+	}
+	return JoinCollectors(all...)
 }
+
+// maxGoRuntimes bounds how many runtimes of a process are looked at: there is a share of what may be copied for each.
+const maxGoRuntimes = 8
 
 // goProgramOfLive is goProgramOf for a running process.
 func goProgramOfLive(pid int, space *AddressSpace, runtimeOf func(*Image) (*GoRuntime, error)) (Library, *GoRuntime, error) {

@@ -52,9 +52,13 @@ type goWalk struct {
 	// the scheduler, and its curg may already be the next.
 	scheduling bool
 
-	// callbackSP is the SP that g0 had in the next cgocallback frame to come,
-	// 0 before the first: then it is in g0.sched.sp.
-	callbackSP uint64
+	callbacks []goCallback // of each runtime that has been met
+}
+
+// goCallback is where C has called Go.
+type goCallback struct {
+	g0 uint64 // of the runtime's, on this thread
+	sp uint64 // that g0 had in the next frame of cgocallback to come; before the first it is in g0.sched.sp
 }
 
 // NewGo makes a Go.
@@ -69,7 +73,7 @@ func (s *Go) Priority() unwind.Priority { return unwind.PriorityGo }
 // CallerFrame implements unwind.FrameStepper.
 func (s *Go) CallerFrame(w *unwind.Walker, in, out *unwind.Frame) (unwind.Verdict, error) {
 	if s.walk.walker != w || s.walk.number != w.Walks() {
-		s.walk = goWalk{walker: w, number: w.Walks()}
+		s.walk = goWalk{walker: w, number: w.Walks(), callbacks: s.walk.callbacks[:0]}
 	}
 	m := w.MappingAt(in.LookupPC())
 	if m == nil || m.Image == nil {

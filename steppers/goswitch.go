@@ -1,6 +1,8 @@
 package steppers
 
 import (
+	"slices"
+
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
 	"github.com/swbpf/swbpf/unwind"
@@ -332,6 +334,9 @@ func (f *goFrame) asmcgocall() (unwind.Verdict, error) {
 	return v, err
 }
 
+// maxGoCallbacks bounds how many runtimes of Go there are in one walk.
+const maxGoCallbacks = 8
+
 // cgocallback walks from Go to the C code that called back into it. It has a
 // frame of the same size on both stacks; that on the goroutine's pretends to
 // have been called by the Go code that called C, that on g0 was called by C.
@@ -343,17 +348,23 @@ func (f *goFrame) cgocallback(walk *goWalk) (unwind.Verdict, error) {
 	if err != nil {
 		return unwind.Failed, err
 	}
-	sp := walk.callbackSP
-	if sp == 0 {
-		sp, _ = f.mem.ReadWord(s.g0 + uint64(f.rt.SchedSP))
+	at := slices.IndexFunc(walk.callbacks, func(c goCallback) bool { return c.g0 == s.g0 })
+	if at < 0 {
+		if at = len(walk.callbacks); at == maxGoCallbacks {
+			return unwind.Failed, unwind.UnsupportedUnwind
+		}
+		sp, _ := f.mem.ReadWord(s.g0 + uint64(f.rt.SchedSP))
+		walk.callbacks = append(walk.callbacks, goCallback{s.g0, sp})
 	}
+	callback := &walk.callbacks[at]
+	sp := callback.sp
 	next, ok := f.mem.ReadWord(sp + uint64(f.rule.depth))
 	if !ok {
 		// The C frames are out of sight. The Go frames go on behind them, but
 		// a stack with a hole would look whole.
 		return unwind.Failed, unwind.ReadFailure(f.mem, sp)
 	}
-	walk.callbackSP = next
+	callback.sp = next
 	v, err := f.plain(sp, 0)
 	if v != unwind.Success {
 		return v, err

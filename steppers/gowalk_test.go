@@ -52,9 +52,9 @@ func TestGoForgetsTheLastWalk(t *testing.T) {
 	}
 	for name, walk := range walks {
 		walk()
-		golang.walk.scheduling, golang.walk.callbackSP = true, 0x3000
+		golang.walk.scheduling, golang.walk.callbacks = true, []goCallback{{0x4000, 0x3000}}
 		walk()
-		if golang.walk.scheduling || golang.walk.callbackSP != 0 {
+		if golang.walk.scheduling || len(golang.walk.callbacks) != 0 {
 			t.Errorf("%s: still %+v", name, golang.walk)
 		}
 	}

@@ -1,11 +1,17 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 )
 
@@ -88,5 +94,59 @@ func TestRecordGoLibrary(t *testing.T) {
 			t.Errorf("no stack of %s:\n%.3000s", what, r.folded)
 		}
 		t.Logf("%s: %d different stacks", what, n)
+	}
+}
+
+// Two libraries in Go, each with a runtime of its own, call each other by way of C: a walk goes from the stacks of the
+// one to those of the other and back.
+func TestWalkGoLibraries(t *testing.T) {
+	t.Parallel()
+	testenv.Needs(t, "gcc")
+	steptest.NeedPtrace(t)
+	prog := build(t, "golibraries", "sh", "-c", "d=$(dirname OUT) && "+
+		"for l in 0 1; do CGO_ENABLED=1 go build -buildmode=c-shared -o $d/libgolibraries$l.so ./testdata/targets/golibrary/main.go; done && "+
+		"gcc -O2 -o OUT testdata/targets/golibraries.c -ldl")
+	cmd := exec.Command(prog, filepath.Join(filepath.Dir(prog), "libgolibraries0.so"), filepath.Join(filepath.Dir(prog), "libgolibraries1.so"))
+	_, out := testenv.Start(t, cmd)
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	text, stderr, status := runSwbpf(t, "", "walk", "--json", fmt.Sprint(cmd.Process.Pid))
+	if status != 0 {
+		t.Fatalf("exit status %d\n%s", status, stderr)
+	}
+	var walk struct {
+		Threads []struct {
+			TID      int
+			Complete bool
+			Reason   string
+			Frames   []struct{ Function, Module string }
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &walk); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, th := range walk.Threads {
+		if !th.Complete {
+			t.Errorf("thread %d: %s", th.TID, th.Reason)
+		}
+		if th.TID != cmd.Process.Pid {
+			continue
+		}
+		for _, f := range th.Frames {
+			switch f.Function {
+			case "back", "main", "main.GoWork", "runtime.asmcgocall", "runtime.cgocallback":
+				got = append(got, strings.TrimSuffix(f.Function+" "+strings.TrimPrefix(filepath.Base(f.Module), "libgo"), " golibraries"))
+			}
+		}
+	}
+	want := []string{"back"}
+	for n := range 6 {
+		lib := fmt.Sprintf(" libraries%d.so", (n+1)%2)
+		want = append(want, "runtime.asmcgocall"+lib, "main.GoWork"+lib, "runtime.cgocallback"+lib, "back")
+	}
+	if want = append(want, "main"); !slices.Equal(got, want) {
+		t.Errorf("main thread: %q,\nwant %q", got, want)
 	}
 }
