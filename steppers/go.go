@@ -132,6 +132,10 @@ func (s *Go) step(f *goFrame) (unwind.Verdict, error) {
 		return f.rt0()
 	case goSchedule:
 		s.walk.scheduling = true
+	case goAsm:
+		if f.rule.base == callbackOnG0 {
+			f.ownCallback(&s.walk)
+		}
 	case goSystemstack:
 		return f.systemstack()
 	case goMcall, goMorestack:

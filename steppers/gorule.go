@@ -42,7 +42,7 @@ type goRule struct {
 	vaddr uint64
 	image uint32 // Image.Index + 1
 	delta int32  // see procstate.GoTable.SPDelta
-	base  int32  // goCrosscall2: see crosscall2Base; on arm64 the offset of the saved X19; goAsmcgocall: offset of the saved g; goGogo: -1 where the return address is lost
+	base  int32  // goCrosscall2: see crosscall2Base; on arm64 the offset of the saved X19; goAsmcgocall: offset of the saved g; goGogo: -1 where the return address is lost; goAsm: callbackOnG0 in cgocallback
 	depth int32  // goAsmcgocall: offset of the saved depth or SP; goStoredSP and goCgocallback: of SP; goCrosscall2: see crosscall2Saves; goGogo: of BP in the gobuf while it is to be loaded; on arm64 goCrosscall2: of the saved X29 and X30, goAsm: of the saved X30, -1 where X30 alone is to be trusted
 	kind  goKind
 	met   goKind // goAsmcgocall: how to walk when interrupted there
@@ -187,7 +187,7 @@ func ruleAMD64(img *procstate.Image, t *procstate.GoTable, f *procstate.GoFunc, 
 		}
 	case goCgocallback:
 		if !onGoroutineInCallback(code, at, true) {
-			r.kind = goAsm
+			r.kind, r.base = goAsm, callbackOnG0
 		}
 	case goAsmcgocall:
 		if !asmcgocallSlots(code, at, r) {
@@ -294,6 +294,9 @@ func onSystemstack(code []byte, at uint64, amd64 bool) bool {
 	back := []byte{0x48, 0x8b, 0x60, 0x38}
 	return between(code, at, []byte{0x48, 0x8b, 0x62, 0x38}, back) || between(code, at, []byte{0x48, 0x89, 0xdc}, back)
 }
+
+// callbackOnG0 is the base of a rule of cgocallback where it is on g0's stack.
+const callbackOnG0 = -3
 
 // onGoroutineInCallback reports whether offset at of cgocallback lies between
 // its switch from the thread's own stack to the goroutine's and that back.

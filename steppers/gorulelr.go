@@ -31,8 +31,8 @@ func ruleARM64(code []byte, at uint64, name string, spWrite bool, r *goRule) {
 			r.kind = goAsm
 		}
 	case goCgocallback:
-		if r.depth = 16; !onGoroutineInCallback(code, at, false) {
-			r.kind = goAsm
+		if r.depth = callbackKeepsLR; !onGoroutineInCallback(code, at, false) {
+			r.kind, r.base = goAsm, callbackOnG0
 		}
 	case goAsmcgocall:
 		asmcgocallARM64(code, at, r)

@@ -334,6 +334,27 @@ func (f *goFrame) asmcgocall() (unwind.Verdict, error) {
 	return v, err
 }
 
+// callbackKeepsLR is where in its frame cgocallback keeps the former g0.sched.sp on machines with a link register; on
+// others it is the first word.
+const callbackKeepsLR = 16
+
+// ownCallback is for cgocallback while it is on g0's stack, but g0.sched.sp is its own SP already, or still: that
+// of the callback before, which the next frame of it is of, is what it keeps.
+func (f *goFrame) ownCallback(walk *goWalk) {
+	s, err := f.stacks()
+	if err != nil || len(walk.callbacks) == maxGoCallbacks {
+		return
+	}
+	kept := f.in.SP()
+	if f.arch.LR != procstate.NoReg {
+		kept += callbackKeepsLR
+	}
+	sp, ok1 := f.mem.ReadWord(s.g0 + uint64(f.rt.SchedSP))
+	if next, ok2 := f.mem.ReadWord(kept); ok1 && ok2 && sp == f.in.SP() {
+		walk.callbacks = append(walk.callbacks, goCallback{s.g0, next})
+	}
+}
+
 // maxGoCallbacks bounds how many runtimes of Go there are in one walk.
 const maxGoCallbacks = 8
 

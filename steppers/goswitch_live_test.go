@@ -208,6 +208,50 @@ func TestGoLeavesRecorded(t *testing.T) {
 	}
 }
 
+// While cgocallback is on g0's stack, and that knows of it already, a walk has each call back once.
+func TestGoCallbacksRecorded(t *testing.T) {
+	t.Parallel()
+	testenv.Needs(t, "gcc")
+	steptest.NeedPtrace(t)
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the instruction is one of amd64")
+	}
+	path, pid := startGoBuilt(t, "gocgo", "CGO_ENABLED=1")
+	im := steptest.OpenImage(t, path)
+	table, err := procstate.Pclntab(im)
+	if err != nil {
+		t.Fatal(err)
+	}
+	off := uint64(0)
+	for i := range table.Len() {
+		if f, ok := table.At(i); ok && strings.TrimSuffix(f.Name(), ".abi0") == "runtime.cgocallback" {
+			stored := []byte{0x48, 0x89, 0x66, 0x38} // mov %rsp,0x38(%rsi)
+			if at := bytes.LastIndex(funcCode(im, &f), stored); at >= 0 {
+				off, _ = im.OffsetOfVaddr(f.Entry+uint64(at+len(stored)), 1)
+			}
+		}
+	}
+	if off == 0 {
+		t.Fatal("cgocallback does not store its SP")
+	}
+	stacks, ends := recordGoAt(t, path, pid, off, 120)
+	within := map[int]int{}
+	for i, names := range stacks {
+		n := 0
+		for _, name := range names {
+			if name == "main.goCallback" {
+				n++
+			}
+		}
+		if within[n]++; ends[i] != nil || n > 2 {
+			t.Errorf("%v, ended by %v", names, ends[i])
+		}
+	}
+	if within[0] < 20 || within[1] < 20 || within[2] < 20 {
+		t.Errorf("samples by how many calls back they are within: %v", within)
+	}
+}
+
 // A sample in the race detector holds the stack of the goroutine from where it has called
 // it on, which nothing but a register tells, or where C has saved that. Stripped or not, C
 // code that Go's linker has put in tells where.

@@ -1,4 +1,4 @@
-// Command gocgo calls C, which calls back into Go, three times over.
+// Command gocgo calls C, which calls back into Go, three times over. It writes a byte first.
 package main
 
 /*
@@ -15,7 +15,10 @@ static __attribute__((noinline)) int callGo(int depth) {
 */
 import "C"
 
-import "runtime"
+import (
+	"os"
+	"runtime"
+)
 
 // The main thread calls C, and nothing else.
 func init() { runtime.LockOSThread() }
@@ -39,6 +42,7 @@ func goCallback(depth C.int) C.int {
 var sink C.int
 
 func main() {
+	os.Stdout.Write([]byte{'.'})
 	go func() {
 		for {
 			_ = make([]byte, 100_000)
