@@ -205,6 +205,8 @@ struct go_stack {
 struct go_thread {
 	u64 g; /* the one that runs; 0 when none could be read: then the rest is unset */
 	struct go_process process;
+	u32 key;      /* of the runtime, in go_processes */
+	bool several; /* whether the process has others, of which what the thread has is still to be added */
 	u64 g_word; /* address of the word that holds g */
 	u64 m;
 	u64 g0;   /* that of the thread's own stack */

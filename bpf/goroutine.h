@@ -73,11 +73,14 @@ INLINE u64 find_g(struct go_thread *t, const struct go_process *p, const struct 
 	return read_user_word(t->g_word);
 }
 
-INLINE void read_go_thread(struct go_thread *t, u32 tgid, const struct sample_header *h)
+/* Reads what the runtime of this key has of the thread. */
+INLINE void read_runtime(struct go_thread *t, u32 key, const struct sample_header *h)
 {
-	const struct go_process *p = bpf_map_lookup_elem(&go_processes, &tgid);
+	const struct go_process *p = bpf_map_lookup_elem(&go_processes, &key);
 
 	t->g = 0;
+	t->key = key;
+	t->process.others = 0;
 	if (!p)
 		return;
 	t->signalled = false;
@@ -109,6 +112,35 @@ INLINE bool read_stack_of(const struct go_thread *t, u64 g, struct go_stack *sta
 INLINE bool is_at_home(const struct go_thread *t, u64 sp)
 {
 	return t->curg && on_stack(&t->curg_stack, sp);
+}
+
+/* Reads what that runtime has of the thread on whose stack of it the thread is; else the first one. */
+GLOBAL int choose_runtime(u32 cpu)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+	struct go_stack g0;
+
+	if (!h)
+		return 0;
+	u64 sp = stack_pointer(&h->regs);
+	for (u32 n = 0; n <= MORE_RUNTIMES; n++) {
+		read_runtime(&r->go, h->tgid + n * GO_RUNTIME, h);
+		if (r->go.g && (is_at_home(&r->go, sp) || (read_stack_of(&r->go, r->go.g0, &g0) && on_stack(&g0, sp))))
+			return 0;
+	}
+	read_runtime(&r->go, h->tgid, h);
+	return 0;
+}
+
+/* Reads what is known of a thread of a Go process. Returns whether that has several runtimes. */
+INLINE bool read_go_thread(struct go_thread *t, const struct sample_header *h)
+{
+	read_runtime(t, h->tgid, h);
+	if (!t->process.others)
+		return false;
+	choose_runtime(h->cpu);
+	return true;
 }
 
 /* Whether what a signal has met was on a stack that is none of the runtime's. */
@@ -340,6 +372,33 @@ INLINE void add_other_stacks(struct cpu_ring *r, const struct sample_header *h, 
 		add_bytes(h->cpu, t->g0, p->g_head);
 	if (has_g0)
 		add_other_stack(r, h, &g0);
+}
+
+/* Adds what a runtime that has called another, by way of C, has of the thread. */
+GLOBAL int add_runtime(u32 cpu, u32 key)
+{
+	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
+	struct sample_header *h = r ? in_record(r, 0) : NULL;
+
+	if (!h)
+		return 0;
+	read_runtime(&r->go, key, h);
+	r->go.sp = stack_pointer(&h->regs);
+	if (r->go.g)
+		add_other_stacks(r, h, &r->go);
+	return 0;
+}
+
+/* Adds what the other runtimes of the process have of the thread. */
+INLINE void add_other_runtimes(struct cpu_ring *r, const struct sample_header *h)
+{
+	u32 chosen = r->go.key, first = h->tgid;
+
+	for (u32 n = 0; n <= MORE_RUNTIMES; n++) {
+		if (first + n * GO_RUNTIME != chosen)
+			add_runtime(h->cpu, first + n * GO_RUNTIME);
+	}
+	read_runtime(&r->go, chosen, h);
 }
 
 /* A string and a slice of Go, but for its room. */

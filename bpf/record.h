@@ -157,6 +157,8 @@ enum limits {
 	MAX_LABEL = 128,         /* bytes of a string of those */
 	MAX_OBJECTS = 32,        /* that frames refer to, of which a word is copied */
 	FRAMES_OF_PROCESS = 1 << 30, /* no tid is as large */
+	GO_RUNTIME = 1 << 24,        /* nor this: what is added to a tgid for each further runtime of Go */
+	MORE_RUNTIMES = 3,
 	FRAME_LINK = 2,          /* words of a frame below it: where it returns to, and the frame pointer */
 	MAX_CHUNKS = 6,          /* objects with frames of a stack, of which they have the inner ones */
 	/* stack, its parts, word with g, its place, g, m, curg, its stack, g0, its stack; in
@@ -327,7 +329,8 @@ struct go_process {
 	u16 m_head;    /* bytes to copy of an m, at most MAX_GO_HEAD */
 	u16 calls_c;   /* whether it has cgo, so that C may call Go */
 	u16 g_labels;  /* where a g has the address of its labels; 0: there are none */
-	u16 unused[3];
+	u16 others;    /* how many further runtimes the process has; of the first alone */
+	u16 unused[2];
 };
 
 #endif

@@ -37,6 +37,13 @@ enum news news_type __attribute__((unused));
 /* Frames of a raw tracepoint's own: the program, and what calls it. */
 enum { RAW_TRACEPOINT_FRAMES = 2 };
 
+/* Whether the program at a switch has stack left for what other runtimes of Go need. */
+#if defined(__TARGET_ARCH_x86)
+enum { SWITCH_HAS_ROOM = true };
+#else
+enum { SWITCH_HAS_ROOM = false };
+#endif
+
 /* Adds the kernel part that was kept of a sample put off. */
 INLINE void add_kept_kernel_stack(const struct deferred *d, struct cpu_ring *r, struct sample_header *h)
 {
@@ -57,8 +64,7 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 	struct go_thread *go = &r->go;
 
 	go->g = 0;
-	if (flags & PROCESS_IS_GO)
-		read_go_thread(go, h->tgid, h);
+	go->several = flags & PROCESS_IS_GO && read_go_thread(go, h);
 	struct signal_stack signal = signal_stack_of(task, sp);
 	u64 end = find_go_stack(go, sp, &signal);
 	if (!end)
@@ -74,6 +80,7 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 	if (!r->copied && is_in_exec(task)) {
 		h->user = USER_EXEC;
 		h->stack_end = STACK_END_NONE;
+		go->several = false;
 		r->regions = 0;
 		r->end = before;
 		return;
@@ -86,7 +93,7 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 		add_other_stacks(r, h, go);
 	else if (signal.met)
 		add_interrupted_stack(r, h, signal.met);
-	if (flags & (PROCESS_HAS_FRAMES | PROCESS_IS_GO))
+	if (flags & (PROCESS_HAS_FRAMES | PROCESS_IS_GO) && !go->several)
 		add_kept(h->cpu);
 }
 
@@ -145,6 +152,11 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 			add_user_stacks(r, h, task, o->flags);
 		else
 			add_user_stacks_apart(h->cpu, o->flags);
+		if (unlikely(r->go.several)) { /* not within that, which would be one call more */
+			if (!o->at_switch || SWITCH_HAS_ROOM)
+				add_other_runtimes(r, h);
+			add_kept(h->cpu);
+		}
 	} else if (h->user == USER_EXITED)
 		n->exited++;
 	else if (h->user == USER_PARTIAL)

@@ -140,6 +140,9 @@ type SamplerCpuRing struct {
 		_       structs.HostLayout
 		G       uint64
 		Process SamplerGoProcess
+		Key     uint32
+		Several bool
+		_       [3]byte
 		G_word  uint64
 		M       uint64
 		G0      uint64
@@ -216,7 +219,8 @@ type SamplerGoProcess struct {
 	M_head    uint16
 	CallsC    uint16
 	G_labels  uint16
-	Unused    [3]uint16
+	Others    uint16
+	Unused    [2]uint16
 	_         [4]byte
 }
 
@@ -279,6 +283,8 @@ const (
 	SamplerLimitsMAX_LABEL         SamplerLimits = 128
 	SamplerLimitsMAX_OBJECTS       SamplerLimits = 32
 	SamplerLimitsFRAMES_OF_PROCESS SamplerLimits = 1073741824
+	SamplerLimitsGO_RUNTIME        SamplerLimits = 16777216
+	SamplerLimitsMORE_RUNTIMES     SamplerLimits = 3
 	SamplerLimitsFRAME_LINK        SamplerLimits = 2
 	SamplerLimitsMAX_CHUNKS        SamplerLimits = 6
 	SamplerLimitsMAX_REGIONS       SamplerLimits = 249

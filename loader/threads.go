@@ -63,19 +63,33 @@ func (o *GoOffsets) inKernel() (p goProcess, ok bool) {
 	return p, gHead <= maxGoHead && mHead <= maxGoHead
 }
 
+// MaxGoRuntimes is how many runtimes of a Go process SetGoProcess tells of.
+const MaxGoRuntimes = 1 + int(gen.SamplerLimitsMORE_RUNTIMES)
+
 // SetGoProcess makes a Go process known, so that samples of it end at the end
 // of the goroutine's stack, and carry the other stacks that its frames lead to:
-// that of the goroutine being served, and that of the C code which called Go.
-func (s *Session) SetGoProcess(pid int, o GoOffsets) error {
+// that of the goroutine being served, and that of the C code which called Go. Where libraries
+// have runtimes of their own, others are those; from MaxGoRuntimes on they are left out.
+func (s *Session) SetGoProcess(pid int, o GoOffsets, others ...GoOffsets) error {
 	if s.rings == nil {
 		return errNotOpen
 	}
-	v, ok := o.inKernel()
-	if !ok {
-		return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
-	}
-	if err := s.maps.GoProcesses.Put(uint32(pid), &v); err != nil {
-		return fmt.Errorf("process %d: tell the kernel its Go offsets: %w", pid, err)
+	others = others[:min(len(others), MaxGoRuntimes-1)]
+	for i := len(others); i >= 0; i-- { // the first, which tells of the others, comes last
+		of := &o
+		if i > 0 {
+			of = &others[i-1]
+		}
+		v, ok := of.inKernel()
+		if !ok {
+			return fmt.Errorf("process %d: offsets of its Go runtime are out of range", pid)
+		}
+		if i == 0 {
+			v.Others = uint16(len(others))
+		}
+		if err := s.maps.GoProcesses.Put(goRuntime(pid, i), &v); err != nil {
+			return fmt.Errorf("process %d: tell the kernel its Go offsets: %w", pid, err)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +104,11 @@ func (s *Session) ForgetGoProcess(pid int) error {
 	s.mu.Lock()
 	s.flags.clear(pid, processIsGo)
 	s.mu.Unlock()
-	return ignoreMissing(s.maps.GoProcesses.Delete(uint32(pid)))
+	var errs error
+	for i := range MaxGoRuntimes {
+		errs = errors.Join(errs, ignoreMissing(s.maps.GoProcesses.Delete(goRuntime(pid, i))))
+	}
+	return errs
 }
 
 // SetStackEnd tells where the stack of a thread ends: the CFA of the
@@ -219,6 +237,9 @@ func ignoreMissing(err error) error {
 	}
 	return err
 }
+
+// goRuntime is the key of the i-th runtime of a Go process.
+func goRuntime(pid, i int) uint32 { return uint32(pid) + uint32(i)*uint32(gen.SamplerLimitsGO_RUNTIME) }
 
 // framesOfProcess is the key of what leads to the frames of each thread of a process.
 func framesOfProcess(pid int) uint32 { return uint32(pid) | uint32(gen.SamplerLimitsFRAMES_OF_PROCESS) }

@@ -21,7 +21,7 @@ type kernelHints interface {
 	SetStartsAbove(pid int) error
 	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
 	SetThreadFrames(pid, tid int, f loader.ThreadFrames) error
-	SetGoProcess(pid int, o loader.GoOffsets) error
+	SetGoProcess(pid int, o loader.GoOffsets, others ...loader.GoOffsets) error
 	ForgetGoProcess(pid int) error
 }
 
@@ -29,8 +29,8 @@ type kernelHints interface {
 // that were met before.
 func (p *pipeline) connect(kernel kernelHints) {
 	p.kernel = kernel
-	for pid, o := range p.goPIDs {
-		kernel.SetGoProcess(int(pid), o)
+	for pid, all := range p.goPIDs {
+		kernel.SetGoProcess(int(pid), all[0], all[1:]...)
 	}
 }
 
@@ -52,9 +52,16 @@ func (p *pipeline) onImage(pid int32, im *procstate.Image, bias uint64) {
 		if len(p.goPIDs) >= p.forgetGo {
 			p.forgetGoPIDs()
 		}
-		p.goPIDs[pid] = o
+		all := p.goPIDs[pid]
+		switch {
+		case isProgram(im):
+			all = []loader.GoOffsets{o}
+		case !slices.Contains(all, o) && len(all) < loader.MaxGoRuntimes:
+			all = append(all, o) // a library has a runtime of its own
+		}
+		p.goPIDs[pid] = all
 		if p.kernel != nil {
-			p.kernel.SetGoProcess(int(pid), o)
+			p.kernel.SetGoProcess(int(pid), all[0], all[1:]...)
 		}
 		return
 	}

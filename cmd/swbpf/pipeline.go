@@ -31,8 +31,8 @@ type pipeline struct {
 	fleeting bool    // samples needed what is gone with their process
 	lostCode bool    // samples needed code that had been given up
 
-	goPIDs   map[int32]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
-	forgetGo int                        // size of goPIDs at which those that have ended are forgotten
+	goPIDs   map[int32][]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
+	forgetGo int                          // size of goPIDs at which those that have ended are forgotten
 
 	user      func(*loader.Sample) error // makes the user part of a sample p.stack, as addUser does
 	pcs       []unwind.PC
@@ -138,7 +138,7 @@ func makePipeline(b *profile.Builder, names symbols.Options, labels *labeller) *
 			detail:  detail{OffCPUNSByState: map[string]uint64{}},
 		},
 		sampled: new(pidSet),
-		goPIDs:  map[int32]loader.GoOffsets{}, forgetGo: maxEnded,
+		goPIDs:  map[int32][]loader.GoOffsets{}, forgetGo: maxEnded,
 
 		notSampled: b.Marker("[not sampled]"),
 	}

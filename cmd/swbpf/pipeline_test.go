@@ -24,9 +24,9 @@ func (f forgotten) SetThreadEnds(int, uint64) error                     { return
 func (f forgotten) SetStartsAbove(int) error                            { return nil }
 func (f forgotten) SetThreadFrames(int, int, loader.ThreadFrames) error { return nil }
 
-func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error { return nil }
-func (f forgotten) SetGoProcess(int, loader.GoOffsets) error            { return nil }
-func (f forgotten) ForgetGoProcess(pid int) error                       { f[pid] = true; return nil }
+func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error           { return nil }
+func (f forgotten) SetGoProcess(int, loader.GoOffsets, ...loader.GoOffsets) error { return nil }
+func (f forgotten) ForgetGoProcess(pid int) error                                 { f[pid] = true; return nil }
 
 // noPID is beyond all numbers of processes (PID_MAX_LIMIT).
 const noPID = 1 << 22

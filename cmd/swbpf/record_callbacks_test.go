@@ -97,16 +97,51 @@ func TestRecordGoLibrary(t *testing.T) {
 	}
 }
 
+// buildGoLibraries returns a command that calls two libraries in Go.
+func buildGoLibraries(t *testing.T) []string {
+	t.Helper()
+	prog := build(t, "golibraries", "sh", "-c", "d=$(dirname OUT) && "+
+		"for l in 0 1; do CGO_ENABLED=1 go build -buildmode=c-shared -o $d/libgolibraries$l.so ./testdata/targets/golibrary/main.go; done && "+
+		"gcc -O2 -o OUT testdata/targets/golibraries.c -ldl")
+	dir := filepath.Dir(prog)
+	return []string{prog, filepath.Join(dir, "libgolibraries0.so"), filepath.Join(dir, "libgolibraries1.so")}
+}
+
+// A sample of a thread that is in several runtimes of Go, of which one has called the other by way of C, has the stacks
+// of all.
+func TestRecordGoLibraries(t *testing.T) {
+	t.Parallel()
+	testenv.Needs(t, "gcc")
+	r := runRecord(t, append([]string{"-F", "997", "--no-kernel", "--"}, append(buildGoLibraries(t), "700")...)...)
+	if r.exit != 0 {
+		t.Errorf("exit status %d\n%s", r.exit, r.stderr)
+	}
+	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
+	leaf := regexp.MustCompile(`;back;burn(\.\w+)*$`)
+	inGo := regexp.MustCompile(`;GoWork;crosscall2;runtime\.cgocallback;[^ ]*?;main\.GoWork;`)
+	samples := 0
+	for line := range strings.Lines(r.folded) {
+		stack, count, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if n, _ := strconv.Atoi(count); leaf.MatchString(stack) {
+			samples += n
+			if strings.Count(stack, ";back;") != 7 || len(inGo.FindAllString(stack, -1)) != 6 || !strings.Contains(stack, ";main;back;GoWork;") {
+				t.Errorf("%d %s", n, stack)
+			}
+		}
+	}
+	if samples < 100 {
+		t.Errorf("%d samples of the innermost function:\n%.3000s", samples, r.folded)
+	}
+}
+
 // Two libraries in Go, each with a runtime of its own, call each other by way of C: a walk goes from the stacks of the
 // one to those of the other and back.
 func TestWalkGoLibraries(t *testing.T) {
 	t.Parallel()
 	testenv.Needs(t, "gcc")
 	steptest.NeedPtrace(t)
-	prog := build(t, "golibraries", "sh", "-c", "d=$(dirname OUT) && "+
-		"for l in 0 1; do CGO_ENABLED=1 go build -buildmode=c-shared -o $d/libgolibraries$l.so ./testdata/targets/golibrary/main.go; done && "+
-		"gcc -O2 -o OUT testdata/targets/golibraries.c -ldl")
-	cmd := exec.Command(prog, filepath.Join(filepath.Dir(prog), "libgolibraries0.so"), filepath.Join(filepath.Dir(prog), "libgolibraries1.so"))
+	args := buildGoLibraries(t)
+	cmd := exec.Command(args[0], args[1:]...)
 	_, out := testenv.Start(t, cmd)
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
