@@ -13,28 +13,32 @@ type block struct {
 	refs int // records in it that wait, and the cutter that fills it
 }
 
-// The length of blocks, in bytes: they have several records of any length.
+// The length of blocks, in bytes; where a record is longer than the shortest, one is made for it.
 const (
-	minBlock = 128 << 10
+	minBlock = 4 << 10
 	maxBlock = 1 << 20
 )
 
 // blockList gives out blocks.
 type blockList struct {
-	each  int // bytes of a block
+	each  int // bytes of a block, if it is not made for a longer record
 	free  []*block
 	inUse int // bytes
 }
 
-func (l *blockList) get() *block {
-	l.inUse += l.each
-	if n := len(l.free); n > 0 {
-		b := l.free[n-1]
-		l.free = l.free[:n-1]
-		b.refs = 1
-		return b
+// get returns a block of at least n bytes.
+func (l *blockList) get(n int) *block {
+	var b *block
+	for (b == nil || len(b.data) < n) && len(l.free) > 0 {
+		b = l.free[len(l.free)-1]
+		l.free = l.free[:len(l.free)-1]
 	}
-	return &block{data: make([]byte, l.each), refs: 1}
+	if b == nil || len(b.data) < n {
+		b = &block{data: make([]byte, max(l.each, 2*n))}
+	}
+	b.refs = 1
+	l.inUse += len(b.data)
+	return b
 }
 
 // maxFree is how many blocks are kept for use.
@@ -44,7 +48,7 @@ func (l *blockList) release(b *block) {
 	if b.refs--; b.refs > 0 {
 		return
 	}
-	l.inUse -= l.each
+	l.inUse -= len(b.data)
 	if len(l.free) < maxFree {
 		l.free = append(l.free, b)
 	}
@@ -108,7 +112,7 @@ func (c *cutter) makeRoom(n int) {
 	if c.cur != nil && c.begin+n <= len(c.cur.data) && c.end < len(c.cur.data) {
 		return
 	}
-	b := c.blocks.get()
+	b := c.blocks.get(n)
 	if c.cur != nil {
 		c.end = copy(b.data, c.cur.data[c.begin:c.end])
 		c.blocks.release(c.cur)
@@ -137,6 +141,14 @@ func (c *cutter) put(b []byte) int {
 	c.end += n
 	c.offset += int64(n)
 	return n
+}
+
+// drop gives back the block that records were cut off last.
+func (c *cutter) drop() {
+	if c.cur != nil {
+		c.blocks.release(c.cur)
+		c.cur = nil
+	}
 }
 
 // isInside reports whether a record has begun that is not all there.

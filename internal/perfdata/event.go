@@ -32,6 +32,7 @@ type Attr struct {
 
 // Bits of Attr.Flags.
 const (
+	flagInherit     = 1 << 1
 	flagFrequency   = 1 << 10
 	flagSampleIDAll = 1 << 18
 )
@@ -73,8 +74,9 @@ var (
 		"alignment-faults", "emulation-faults", "dummy", "bpf-output", "cgroup-switches"}
 )
 
-// name returns what an event is called of which no name is told.
-func (a *Attr) name() string {
+// KindName is what an event is called by its numbers alone. perf's own name for it may have terms behind
+// it, of how it was recorded: "page-faults/call-graph=fp/".
+func (a *Attr) KindName() string {
 	var names []string
 	switch a.Type {
 	case unix.PERF_TYPE_HARDWARE:
@@ -88,6 +90,10 @@ func (a *Attr) name() string {
 	return fmt.Sprintf("event %d/%#x", a.Type, a.Config)
 }
 
+// ReadsByThread reports whether the values of counters that a sample has (Sample.Read) are those of its
+// thread. Otherwise an ID has one.
+func (a *Attr) ReadsByThread() bool { return a.Flags&flagInherit != 0 }
+
 // IsDummy reports whether an event counts nothing: it is there for the records of mappings.
 func (a *Attr) IsDummy() bool {
 	return a.Type == unix.PERF_TYPE_SOFTWARE && a.Config == unix.PERF_COUNT_SW_DUMMY
@@ -96,6 +102,18 @@ func (a *Attr) IsDummy() bool {
 // CountsTime reports whether an event counts nanoseconds.
 func (a *Attr) CountsTime() bool {
 	return a.Type == unix.PERF_TYPE_SOFTWARE && (a.Config == unix.PERF_COUNT_SW_CPU_CLOCK || a.Config == unix.PERF_COUNT_SW_TASK_CLOCK)
+}
+
+// idFromEnd returns how many bytes before the end of a record that is no sample the ID of its event is;
+// 0 where there is none.
+func idFromEnd(sampleType uint64) int {
+	switch {
+	case sampleType&unix.PERF_SAMPLE_IDENTIFIER != 0:
+		return 8
+	case sampleType&unix.PERF_SAMPLE_ID != 0:
+		return 8 * (1 + bits.OnesCount64(sampleType&(unix.PERF_SAMPLE_STREAM_ID|unix.PERF_SAMPLE_CPU)))
+	}
+	return 0
 }
 
 // idOffset returns where in the body of a sample the ID of its event is; -1 where there is none.

@@ -44,9 +44,19 @@ type File struct {
 
 	r          io.ReaderAt
 	begin, end int64          // of the records
+	parts      []Part         // that have further records
 	byID       map[uint64]int // index in Events by an event's ID
 	idAt       int            // where samples have the ID: the byte in their body; -1: they have none
 	allIDs     bool           // other records have a trailer
+	idFromEnd  int            // where that has the ID, in bytes before its end; 0: all are of the first event
+}
+
+// Part is a file of nothing but records, as 'perf record --threads' writes one for each of its threads
+// beside the one that has the header.
+type Part struct {
+	Name string // for errors
+	R    io.ReaderAt
+	Size int64 // bytes
 }
 
 // BuildID is that of a file that samples were in.
@@ -79,12 +89,16 @@ const (
 	maxEvents       = 1 << 12
 	maxIDs          = 1 << 20 // of all events, one each for a CPU or thread
 	maxBuildIDs     = 1 << 20
+	maxParts        = 1 << 10
 )
 
 // Open reads the header of a file of so many bytes, and looks through it for what is told of the
-// recording as a whole. It reads from r as long as there are Readers.
-func Open(r io.ReaderAt, size int64) (*File, error) {
-	f := &File{r: r, byID: map[uint64]int{}}
+// recording as a whole. It reads from r and the parts as long as there are Readers.
+func Open(r io.ReaderAt, size int64, parts ...Part) (*File, error) {
+	if len(parts) > maxParts {
+		return nil, fmt.Errorf("perf.data: the recording is in more than %d parts", maxParts)
+	}
+	f := &File{r: r, parts: parts, byID: map[uint64]int{}}
 	head := make([]byte, min(size, fileHeaderBytes))
 	if n, err := r.ReadAt(head, 0); n < len(head) {
 		return nil, readError(err)
@@ -112,6 +126,12 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 		return nil, &FormatError{f.begin, "there is no event"}
 	}
 	return f, f.identify()
+}
+
+// EventOf returns the index in Events of the event of an ID.
+func (f *File) EventOf(id uint64) (i int, ok bool) {
+	i, ok = f.byID[id]
+	return i, ok
 }
 
 func readError(err error) error {
@@ -214,7 +234,7 @@ func (f *File) addEvent(a Attr, ids []byte) error {
 		}
 		f.byID[binary.LittleEndian.Uint64(ids)] = len(f.Events)
 	}
-	f.Events = append(f.Events, Event{Attr: a, Name: a.name()})
+	f.Events = append(f.Events, Event{Attr: a, Name: a.KindName()})
 	return nil
 }
 
@@ -238,7 +258,9 @@ func (f *File) readFeatures(set [numFeatures / 64]uint64, size int64) error {
 		table = table[16:]
 		switch i {
 		case featureDirectory:
-			return errors.New("a part of what 'perf record --threads' has written")
+			if len(f.parts) == 0 {
+				return errors.New("a part of what 'perf record --threads' has written, which is a directory")
+			}
 		case featureBuildID, featureHostname, featureRelease, featureVersion, featureMachine, featureCPUs, featureCommand, featureEvents, featureSampleTime:
 			b, err := f.read(s, size)
 			if err != nil {
@@ -328,8 +350,11 @@ func (f *File) addBuildID(rec []byte) {
 // nothing could be read.
 func (f *File) identify() error {
 	first := f.Events[0].SampleType
-	f.idAt, f.allIDs = idOffset(first), f.Events[0].Flags&flagSampleIDAll != 0
+	f.idAt, f.allIDs, f.idFromEnd = idOffset(first), f.Events[0].Flags&flagSampleIDAll != 0, idFromEnd(first)
 	for _, e := range f.Events[1:] {
+		if idFromEnd(e.SampleType) != f.idFromEnd {
+			f.idFromEnd = 0
+		}
 		switch {
 		case idOffset(e.SampleType) != f.idAt:
 			return errors.New("perf.data: the events have their IDs at different places of a record")

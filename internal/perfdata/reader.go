@@ -4,17 +4,19 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"slices"
 )
 
 // Reader goes through the records of a File in order of time, those without a time as they come.
 // perf writes what the CPUs have noted one after the other, and says when a round of that is over
 // (PERF_RECORD_FINISHED_ROUND): what was noted before the round that precedes it is all there then.
+// Parts have no rounds: of these the one is read on that is behind the others in time.
 type Reader struct {
 	f      *File
 	blocks blockList
-	file   cutter
-	packed *unpacker // of compressed records; nil before the first
+	open   []*source // not at their ends
+	from   *source   // that is being read
 
 	queue   []entry // waiting, in the order in which they were read
 	due     []entry // those that are to come out next
@@ -28,7 +30,7 @@ type Reader struct {
 	ended   bool
 	err     error
 
-	Cut       bool   // the last record is cut off
+	Cut       bool   // a last record is cut off
 	Late      uint64 // records that came too late for their place in time
 	Malformed uint64 // records that are not of any event
 	Traced    uint64 // bytes of AUXTRACE that were passed over
@@ -49,19 +51,46 @@ type entry struct {
 	rec   []byte // with its header
 }
 
+// source is a file that records are read from.
+type source struct {
+	name   string // of a part; "" for the file with the header
+	file   cutter
+	end    int64
+	packed *unpacker // of compressed records; nil before the first
+	latest uint64    // time of any record
+}
+
 // Records begins to read them.
 func (f *File) Records() *Reader {
-	r := &Reader{f: f, blocks: blockList{each: int(min(max(f.end-f.begin, minBlock), maxBlock))}}
-	r.file = cutter{blocks: &r.blocks, offset: f.begin, read: func(b []byte, at int64) (int, error) {
-		return f.r.ReadAt(b[:min(int64(len(b)), f.end-at)], at)
-	}}
+	r := &Reader{f: f}
+	r.add("", f.r, f.begin, f.end)
+	most := f.end - f.begin
+	for _, p := range f.parts {
+		r.add(p.Name, p.R, 0, p.Size)
+		most = max(most, p.Size)
+	}
+	r.blocks.each = int(min(max(most, minBlock), maxBlock/int64(len(r.open))))
 	return r
+}
+
+func (r *Reader) add(name string, from io.ReaderAt, begin, end int64) {
+	s := &source{name: name, end: end}
+	s.file = cutter{blocks: &r.blocks, offset: begin, read: func(b []byte, at int64) (int, error) {
+		return from.ReadAt(b[:min(int64(len(b)), max(end-at, 0))], at)
+	}}
+	r.open = append(r.open, s)
 }
 
 // Close ends reading before all was read.
 func (r *Reader) Close() {
-	if r.packed != nil {
-		r.packed.close()
+	for _, s := range r.open {
+		s.close()
+	}
+}
+
+func (s *source) close() {
+	if s.packed != nil {
+		s.packed.close()
 	}
 }
 
@@ -78,10 +107,14 @@ func (r *Reader) Next() (*Record, error) {
 			return nil, r.err
 		}
 		r.due, r.next = r.due[:0], 0
-		if err := r.readOn(); err != nil {
-			r.ended, r.err = true, err
-			r.Cut = r.file.isInside() || r.packed != nil && r.packed.cut.isInside()
-			r.flush(^uint64(0))
+		r.from = r.open[0]
+		for _, s := range r.open[1:] {
+			if s.latest < r.from.latest {
+				r.from = s
+			}
+		}
+		if err := r.readOn(r.from); err != nil {
+			r.endSource(r.from, err)
 		}
 	}
 	e := &r.due[r.next]
@@ -91,16 +124,36 @@ func (r *Reader) Next() (*Record, error) {
 	return &r.rec, nil
 }
 
-// readOn takes in the next record of the file.
-func (r *Reader) readOn() error {
-	rec, b, err := r.file.next()
+// endSource notes that nothing more can be read of a file. Where that is not because of its end, all
+// ends: there is nothing to be made of a part of the CPUs.
+func (r *Reader) endSource(s *source, err error) {
+	r.Cut = r.Cut || s.file.isInside() || s.packed != nil && s.packed.cut.isInside()
+	if err != io.EOF && s.name != "" {
+		err = fmt.Errorf("%s: %w", s.name, err)
+	}
+	if err == io.EOF && len(r.open) > 1 {
+		s.close()
+		s.file.drop()
+		r.open = slices.DeleteFunc(r.open, func(o *source) bool { return o == s })
+		return
+	}
+	r.ended, r.err = true, err
+	r.flush(^uint64(0))
+}
+
+// readOn takes in the next record of a file.
+func (r *Reader) readOn(s *source) error {
+	rec, b, err := s.file.next()
 	if err != nil {
 		return err
 	}
 	switch typ := typeOf(rec); typ {
 	case typeCompressed, typeCompressed2:
-		return r.unpack(typ, rec)
+		return r.unpack(s, typ, rec)
 	case typeFinishedRound:
+		if len(r.f.parts) > 0 {
+			return nil // it is not one of all
+		}
 		r.flush(r.flushTo)
 		r.flushTo = r.latest
 	case typeAuxTrace, typeTracingData:
@@ -108,7 +161,7 @@ func (r *Reader) readOn() error {
 		if typ == typeAuxTrace {
 			r.Traced += uint64(n)
 		}
-		return r.file.skip(n, r.f.end)
+		return s.file.skip(n, s.end)
 	default:
 		r.take(rec, b)
 	}
@@ -129,7 +182,7 @@ func (r *Reader) take(rec []byte, b *block) {
 		r.due = append(r.due, e)
 		return
 	}
-	r.latest = max(r.latest, t)
+	r.latest, r.from.latest = max(r.latest, t), max(r.from.latest, t)
 	r.queue = append(r.queue, e)
 	if r.blocks.inUse+entryBytes*len(r.queue) > maxQueued {
 		r.flushHalf()
@@ -179,7 +232,7 @@ func (r *Reader) load(e *entry) {
 	}
 	body := e.rec[8:]
 	if typ == TypeKsymbol && r.f.allIDs {
-		body = trimKsymbol(body, r.f.Events[0].SampleType)
+		body = trimKsymbol(body, r.f.Events[i].SampleType)
 	}
 	r.rec = Record{
 		Type: typ, Misc: binary.LittleEndian.Uint16(e.rec[4:]), Time: e.time, Event: i,
@@ -198,7 +251,14 @@ func (r *Reader) eventOf(typ Type, body []byte) int {
 		return 0
 	}
 	at := r.f.idAt
-	if typ != TypeSample || at < 0 {
+	if typ != TypeSample {
+		// Those that perf itself makes of what ran before have an ID of 0.
+		if end := r.f.idFromEnd; end > 0 && r.f.allIDs && typ != TypeKsymbol && len(body) >= end {
+			return r.f.byID[binary.LittleEndian.Uint64(body[len(body)-end:])]
+		}
+		return 0
+	}
+	if at < 0 {
 		return 0 // all have the same; see identify
 	}
 	if len(body) < at+8 {
@@ -214,16 +274,14 @@ func (r *Reader) eventOf(typ Type, body []byte) int {
 // timeOf returns the time of a record, 0 where it has none.
 func (r *Reader) timeOf(typ Type, rec []byte) uint64 {
 	body := rec[8:]
+	i := r.eventOf(typ, body)
+	if i < 0 || typ != TypeSample && !r.f.allIDs {
+		return 0
+	}
+	sampleType := r.f.Events[i].SampleType
 	if typ == TypeSample {
-		if i := r.eventOf(typ, body); i >= 0 {
-			return sampleTime(body, r.f.Events[i].SampleType)
-		}
-		return 0
+		return sampleTime(body, sampleType)
 	}
-	if !r.f.allIDs {
-		return 0
-	}
-	sampleType := r.f.Events[0].SampleType
 	if typ == TypeKsymbol {
 		body = trimKsymbol(body, sampleType)
 	}
@@ -231,8 +289,8 @@ func (r *Reader) timeOf(typ Type, rec []byte) uint64 {
 }
 
 // unpack takes in the records that a compressed one holds.
-func (r *Reader) unpack(typ Type, rec []byte) error {
-	at := r.file.recordAt
+func (r *Reader) unpack(s *source, typ Type, rec []byte) error {
+	at := s.file.recordAt
 	data := rec[8:]
 	if typ == typeCompressed2 { // struct perf_record_compressed2: the length, and padding behind
 		n := uint64(0)
@@ -245,10 +303,10 @@ func (r *Reader) unpack(typ Type, rec []byte) error {
 		}
 		data = data[:n]
 	}
-	if r.packed == nil {
-		r.packed = newUnpacker(&r.blocks, r.take)
+	if s.packed == nil {
+		s.packed = newUnpacker(&r.blocks, r.take, max(maxWindow/(1+len(r.f.parts)), minWindow))
 	}
-	if err := r.packed.feed(data); err != nil {
+	if err := s.packed.feed(data); err != nil {
 		return &FormatError{at, fmt.Sprintf("a compressed record: %v", err)}
 	}
 	return nil

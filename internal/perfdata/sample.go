@@ -17,6 +17,10 @@ type Sample struct {
 	Period   uint64 // that of the event where samples do not have it
 	Cgroup   uint64 // ID
 
+	// Read are the values of counters at that time: of the event, or of all of its group. There is
+	// none where samples do not tell what event a value is of.
+	Read []Value
+
 	// Callchain has addresses from the leaf on, with PERF_CONTEXT_* before those of a kind.
 	HasCallchain bool
 	Callchain    []uint64
@@ -30,6 +34,11 @@ type Sample struct {
 	// Stack is the user memory from the SP on, StackAsked how many bytes of it there were to be.
 	Stack      []byte
 	StackAsked uint64
+}
+
+// Value is the value of an event's counter.
+type Value struct {
+	ID, Value uint64 // ID is one of the event's: see File.EventOf
 }
 
 // RegsABI is enum perf_sample_regs_abi.
@@ -74,7 +83,7 @@ const maxCallchain = 1 << 12
 // Sample reads a record of TypeSample into s, whose memory it uses again. Fields are in the order of
 // perf_output_sample in the kernel's kernel/events/core.c.
 func (r *Record) Sample(s *Sample) error {
-	*s = Sample{Callchain: s.Callchain[:0], Regs: s.Regs[:0]}
+	*s = Sample{Callchain: s.Callchain[:0], Regs: s.Regs[:0], Read: s.Read[:0]}
 	if r.Event < 0 {
 		return ErrMalformed
 	}
@@ -104,7 +113,7 @@ func (r *Record) Sample(s *Sample) error {
 		s.Period = a.Period
 	}
 	if has(unix.PERF_SAMPLE_READ) {
-		c.skipRead(a.ReadFormat)
+		s.Read = c.readValues(s.Read, a.ReadFormat)
 	}
 	if has(unix.PERF_SAMPLE_CALLCHAIN) {
 		s.HasCallchain = true
@@ -161,17 +170,29 @@ func (s *Sample) readCgroup(a *Attr, c cursor) {
 	s.Cgroup = c.u64()
 }
 
-// skipRead skips the values of counters: read_format of struct perf_event_attr.
-func (c *cursor) skipRead(format uint64) {
-	each := uint64(1 + bits.OnesCount64(format&(readID|readLost)))
+// readValues appends the values of counters: read_format of struct perf_event_attr.
+func (c *cursor) readValues(values []Value, format uint64) []Value {
 	times := uint64(bits.OnesCount64(format & (readTimeEnabled | readTimeRunning)))
+	rest := uint64(bits.OnesCount64(format & (readID | readLost))) // words behind a value
+	take := func() {
+		v := Value{Value: c.u64()}
+		if format&readGroup == 0 {
+			c.words(times)
+		}
+		if behind := c.words(rest); format&readID != 0 && behind != nil {
+			v.ID = binary.LittleEndian.Uint64(behind)
+			values = append(values, v)
+		}
+	}
 	if format&readGroup == 0 {
-		c.words(each + times)
-		return
+		take()
+		return values
 	}
 	n := c.u64()
-	c.words(times)
-	c.words(min(n, 1<<16) * each)
+	for c.words(times); n > 0 && !c.short; n-- {
+		take()
+	}
+	return values
 }
 
 // skipBranches skips the branches that the processor has noted.

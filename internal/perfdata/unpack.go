@@ -21,13 +21,15 @@ type unpacker struct {
 	waits  func(struct{}) bool
 	resume func() (struct{}, bool)
 	stop   func()
+	window int // bytes
 	err    error
 }
 
-// Bounds of the decoder: the highest level has a window of 128 MB, and a record is made of what was in
-// one ring, of 512 KB mostly.
+// Bounds of the decoder: the highest level has a window of 128 MB, the usual ones of at most 8, and a
+// record is made of what was in one ring, of 512 KB mostly.
 const (
 	maxWindow   = 128 << 20
+	minWindow   = 8 << 20
 	maxUnpacked = 64 << 20 // bytes of one record
 )
 
@@ -36,9 +38,9 @@ var (
 	errClosed   = errors.New("closed")
 )
 
-// newUnpacker makes one that hands records to take.
-func newUnpacker(blocks *blockList, take func(rec []byte, b *block)) *unpacker {
-	u := &unpacker{cut: cutter{blocks: blocks}, take: take}
+// newUnpacker makes one that hands records to take. window is the longest that the decoder may have.
+func newUnpacker(blocks *blockList, take func(rec []byte, b *block), window int) *unpacker {
+	u := &unpacker{cut: cutter{blocks: blocks}, take: take, window: window}
 	u.resume, u.stop = iter.Pull(u.run)
 	u.resume() // until it wants to read
 	return u
@@ -47,7 +49,7 @@ func newUnpacker(blocks *blockList, take func(rec []byte, b *block)) *unpacker {
 // run decompresses until it is closed.
 func (u *unpacker) run(waits func(struct{}) bool) {
 	u.waits = waits
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(uint64(u.window)))
 	if err == nil {
 		defer z.Close()
 		if err = z.Reset(u); err == nil {

@@ -79,6 +79,9 @@ func (r *Recording) Add(typ uint32, misc uint16, values ...any) {
 // AddBytes adds bytes where records are.
 func (r *Recording) AddBytes(b []byte) { r.data = append(r.data, b...) }
 
+// Data returns the records alone, as files beside the one with the header have them.
+func (r *Recording) Data() []byte { return r.data }
+
 // FinishRound ends a round.
 func (r *Recording) FinishRound() { r.Add(68, 0) }
 
