@@ -135,6 +135,17 @@ func (b *Builder) Reset() {
 	b.truncated = map[string]uint32{}
 }
 
+// RenumberEvents gives the events of all that was added other numbers: that of event i is numbers[i],
+// another for each.
+func (b *Builder) RenumberEvents(numbers []uint8) {
+	for i := range b.threads.all {
+		if t := &b.threads.all[i]; int(t.Event) < len(numbers) {
+			t.Event = numbers[t.Event]
+		}
+	}
+	b.threads.rehash(len(b.threads.index))
+}
+
 // Module returns the number of m for use in a Loc. It is the same number for
 // the same m, and never 0.
 func (b *Builder) Module(m Module) uint32 {

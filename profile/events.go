@@ -60,6 +60,13 @@ func (t ValueType) CountsAnother(types []ValueType) bool {
 	return ok && slices.ContainsFunc(types, func(o ValueType) bool { return o.Type == name })
 }
 
+// HasEvents reports whether the Types of a profile that was read are events. Else they are values of the same
+// samples, of which the first mostly is their number.
+func (p *Profile) HasEvents() bool {
+	return len(p.Types) > 0 && slices.ContainsFunc(p.Types, func(t ValueType) bool { return t.Type == p.Meta.Event }) &&
+		!slices.ContainsFunc(p.Types, func(t ValueType) bool { return t.Unit != "count" || t.Type == "samples" })
+}
+
 // anyByValue reports whether samples of any event have values of their own.
 func (m *Meta) anyByValue() bool {
 	return m.ByValue || slices.ContainsFunc(m.Also, func(e Event) bool { return e.ByValue })
@@ -97,7 +104,10 @@ func unusedNumbers(n int) []uint32 { return slices.Repeat([]uint32{unused}, n) }
 
 // ofEvent returns the profile of an event alone.
 func (p *Profile) ofEvent(number int) *Profile {
-	q := &Profile{Meta: p.Meta.ofEvent(number), program: p.program, modules: p.modules, labels: p.labels, squaresKnown: p.squaresKnown}
+	q := &Profile{Meta: p.Meta.ofEvent(number), Format: p.Format, Types: p.Types, program: p.program, modules: p.modules, labels: p.labels, squaresKnown: p.squaresKnown}
+	if number < len(q.Types) {
+		q.Type = q.Types[number].Type
+	}
 	isIn := func(thread uint32) bool { return int(p.threads[thread].Event) == number }
 	nodes, threads := unusedNumbers(len(p.nodes)), unusedNumbers(len(p.threads))
 	locations, functions := unusedNumbers(len(p.locations)), unusedNumbers(len(p.functions))

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"slices"
 	"testing"
@@ -152,5 +153,29 @@ func TestEventUnknown(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// Events can have other numbers than they had when they were added.
+func TestRenumberEvents(t *testing.T) {
+	b := NewBuilder()
+	loc := Loc{b.Module(Module{Path: "/bin/prog"}), 16}
+	for tid := range int32(100) {
+		for event := range uint8(3) {
+			b.Add(Thread{PID: 1, TID: tid, Event: event}, []Loc{loc}, "", 1, int64(event))
+		}
+	}
+	b.RenumberEvents([]uint8{2, 0, 1})
+	b.Add(Thread{PID: 1, TID: 50, Event: 0}, []Loc{loc}, "", 1, 1) // as event 1 was
+	p := b.Finish(Meta{Event: "b", Also: []Event{{Name: "c"}, {Name: "a"}}}, nil)
+	p.Types = []ValueType{{"b", "count"}, {"c", "count"}, {"a", "count"}}
+	for i, want := range []struct{ samples, value int64 }{{101, 101}, {100, 200}, {100, 0}} {
+		q, err := p.OfType(p.Types[i].Type)
+		if err != nil || q.Samples != want.samples || q.Value != want.value || len(q.threads) != 100 || q.Type != p.Types[i].Type || q.Meta.Event != q.Type {
+			t.Errorf("event %d has %d samples of %d in %d threads, want %+v; %v", i, q.Samples, q.Value, len(q.threads), want, err)
+		}
+	}
+	if _, err := p.OfType("d"); !errors.Is(err, ErrNoSuchType) {
+		t.Errorf("an event that is not there: %v", err)
 	}
 }

@@ -13,7 +13,8 @@ type Profile struct {
 	Truncated []Tally // the other ones by reason, most first
 
 	// Of a profile that was read: its format, what it can be read for by
-	// ReadOptions.SampleType, and which of these it was read for.
+	// ReadOptions.SampleType, and which of these it was read for. Of one with several events
+	// (Meta.Also) Types are these, or none.
 	Format string
 	Types  []ValueType
 	Type   string

@@ -7,7 +7,7 @@ import (
 
 // What Profile.describe writes. The other facts have fields in pprof.
 var (
-	describedFirst   = pattern(`^(.*): (\S+?)(?: at (\d+) Hz|, one sample in (\d+))?(?: for [\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?)?(?: on (\d+) CPUs?)?, by (swbpf .*)$`)
+	describedFirst   = pattern(`^(.*): (\S+?)(?: at (\d+) Hz|, one sample in (\d+))?(?: for [\d.]+ (?:ms|s|min|h)(?: \d+ (?:s|min))?)?(?: on (\d+) CPUs?)?(?:, by ((?:swbpf|perf) .*))?$`)
 	describedSamples = pattern(`^\d+ samples, .* with complete stacks$`)
 	describedEvent   = pattern(`^(\S+?)(?: at (\d+) Hz|, one sample in (\d+))?$`)
 	describedTally   = pattern(`^(\S+) (\d+)$`)
@@ -23,7 +23,7 @@ func parseDescription(m *Meta, comments []string) bool {
 		return false
 	}
 	f := describedFirst().FindStringSubmatch(comments[0])
-	if f == nil {
+	if f == nil || f[5] == "" && f[6] == "" {
 		return false
 	}
 	m.Target, m.Event, m.Tool = f[1], f[2], f[6]

@@ -170,8 +170,19 @@ func fromPprof(src *pprof.Profile, equal []float64, o ReadOptions) (*Profile, er
 	return p, nil
 }
 
-// OfType returns the profile with widths of another of its Types.
+// OfType returns the profile with widths of another of its Types, or of several events that which is
+// called so.
 func (p *Profile) OfType(name string) (*Profile, error) {
+	if len(p.Meta.Also) > 0 {
+		var names []string
+		for i, t := range p.Types {
+			if t.Type == name && i <= len(p.Meta.Also) {
+				return p.ofEvent(i), nil
+			}
+			names = append(names, t.Type)
+		}
+		return nil, noSuchType(name, names)
+	}
 	o := ReadOptions{Name: p.Meta.Target, SampleType: name}
 	if p.reread != nil {
 		return p.reread(o)

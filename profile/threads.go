@@ -16,7 +16,7 @@ func (tt *threadTable) number(t *Thread) uint32 {
 		return n
 	}
 	if len(tt.all) >= len(tt.index)/4*3 {
-		tt.grow()
+		tt.rehash(max(64, 2*len(tt.index)))
 	}
 	i := tt.slot(t)
 	if tt.index[i] == 0 {
@@ -37,8 +37,9 @@ func (tt *threadTable) slot(t *Thread) uint32 {
 	return i
 }
 
-func (tt *threadTable) grow() {
-	tt.index = make([]uint32, max(64, 2*len(tt.index)))
+// rehash makes the index anew, of a length that is a power of two.
+func (tt *threadTable) rehash(length int) {
+	tt.index = make([]uint32, length)
 	for n := range tt.all {
 		tt.index[tt.slot(&tt.all[n])] = uint32(n + 1)
 	}

@@ -93,6 +93,7 @@ func diff(o *diffOptions, before, after string) error {
 		if sides[i], err = readProfile(path, profile.ReadOptions{SampleType: o.sampleType}, codeOptions{}); err != nil {
 			return err
 		}
+		sides[i] = sides[i].Events()[0]
 	}
 	waits := sides[0].Waits() && sides[1].Waits() && !o.normalise
 	d, err := profile.Compare(sides[0], sides[1], o.absolute || waits)

@@ -143,41 +143,48 @@ func openOutputs(paths []string, formatName string) (outs []*output, err error) 
 		if path != stdoutPath && slices.Contains(paths[:i], path) {
 			return outs, fmt.Errorf("output %s is given twice", path)
 		}
-		f, compressed, err := formatOf(path, formatName)
-		if err != nil {
-			if st, statErr := os.Stat(path); statErr == nil && st.IsDir() {
-				err = errIsDir(path) // says more
-			}
-			return outs, err
-		}
-		if isURL(path) {
-			server, err := newServer(path, f)
-			if err != nil {
-				return outs, err
-			}
-			outs = append(outs, &output{path: path, format: f, server: server})
-			continue
-		}
-		if path == stdoutPath {
-			if slices.ContainsFunc(outs, (*output).toStdout) {
-				return outs, errors.New("standard output can be written to once")
-			}
-			if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); err == nil && f.name == "pprof" {
-				return outs, errors.New("standard output is a terminal, and pprof's format is not for people; pass it on to a program or a file")
-			}
-			outs = append(outs, &output{path: path, format: f, stdout: os.Stdout})
-			continue
-		}
-		file, err := newOutFile(path)
-		if err == nil {
-			err = checkOther(file, path, outs)
-		}
+		out, err := openOutput(outs, path, formatName)
 		if err != nil {
 			return outs, err
 		}
-		outs = append(outs, &output{path: path, format: f, compressed: compressed, file: file})
+		outs = append(outs, out)
 	}
 	return outs, nil
+}
+
+// openOutput opens one beside others.
+func openOutput(others []*output, path, formatName string) (*output, error) {
+	f, compressed, err := formatOf(path, formatName)
+	if err != nil {
+		if st, statErr := os.Stat(path); statErr == nil && st.IsDir() {
+			err = errIsDir(path) // says more
+		}
+		return nil, err
+	}
+	if isURL(path) {
+		server, err := newServer(path, f)
+		if err != nil {
+			return nil, err
+		}
+		return &output{path: path, format: f, server: server}, nil
+	}
+	if path == stdoutPath {
+		if slices.ContainsFunc(others, (*output).toStdout) {
+			return nil, errors.New("standard output can be written to once")
+		}
+		if _, err := unix.IoctlGetTermios(int(os.Stdout.Fd()), unix.TCGETS); err == nil && f.name == "pprof" {
+			return nil, errors.New("standard output is a terminal, and pprof's format is not for people; pass it on to a program or a file")
+		}
+		return &output{path: path, format: f, stdout: os.Stdout}, nil
+	}
+	file, err := newOutFile(path)
+	if err == nil {
+		err = checkOther(file, path, others)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &output{path: path, format: f, compressed: compressed, file: file}, nil
 }
 
 // checkOther reports that the file of a path is that of one of the outputs. It discards

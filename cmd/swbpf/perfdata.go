@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +32,7 @@ const perfDataFormat = "perf.data"
 // asked for later.
 type perfRecording struct {
 	file    *perfdata.File
+	names   []string // of the events
 	code    codeOptions
 	written time.Time // last; zero where that is not known
 }
@@ -60,8 +63,9 @@ func isPackedPerfData(head []byte) bool {
 }
 
 // openPerfData opens a recording of perf, of which head was read ahead. One that comes from a pipe, or
-// compressed, is put into a temporary file, as what is said of it as a whole is at its end.
-func openPerfData(in *bufio.Reader, from *os.File, packed bool, code codeOptions) (*perfRecording, error) {
+// compressed, is put into a temporary file, as what is said of it as a whole is at its end. parts are
+// further files of its records.
+func openPerfData(in *bufio.Reader, from *os.File, packed bool, parts []perfdata.Part, code codeOptions) (*perfRecording, error) {
 	r := &perfRecording{code: code}
 	st, err := from.Stat()
 	if err != nil {
@@ -84,8 +88,42 @@ func openPerfData(in *bufio.Reader, from *os.File, packed bool, code codeOptions
 			return nil, err
 		}
 	}
-	r.file, err = perfdata.Open(from, st.Size())
-	return r, err
+	if r.file, err = perfdata.Open(from, st.Size(), parts...); err != nil {
+		return nil, err
+	}
+	r.names = eventNames(r.file.Events)
+	return r, nil
+}
+
+// openDir opens what perf record --threads has written to a directory: the file with the header, and those of
+// further records.
+func openDir(dir string) (head *os.File, parts []perfdata.Part, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		if e.Name() != "data" && !strings.HasPrefix(e.Name(), "data.") || !e.Type().IsRegular() {
+			continue
+		}
+		f, err := os.Open(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, nil, err
+		}
+		st, err := f.Stat()
+		if err != nil {
+			return nil, nil, err
+		}
+		if e.Name() == "data" {
+			head = f
+		} else {
+			parts = append(parts, perfdata.Part{Name: e.Name(), R: f, Size: st.Size()})
+		}
+	}
+	if head == nil {
+		return nil, nil, errors.New("a directory, and none that 'perf record --threads' has written")
+	}
+	return head, parts, nil
 }
 
 // spool puts what is read into a temporary file, which is gone with the program.
@@ -103,71 +141,111 @@ func spool(in io.Reader) (*os.File, error) {
 	return f, nil
 }
 
-// eventName leaves out modifiers: "cycles:ppp" is "cycles".
-func eventName(name string) string {
+// eventNames are what the events of a recording are called: by perf's names, without terms of how they were
+// recorded and without modifiers ("cycles:ppp" is "cycles"), except where several would be called the same.
+func eventNames(events []perfdata.Event) []string {
+	names := make([]string, len(events))
+	short := map[string]int{}
+	for i := range events {
+		if names[i] = shortEventName(&events[i]); !events[i].IsDummy() {
+			short[names[i]]++
+		}
+	}
+	for i := range events {
+		if short[names[i]] > 1 {
+			names[i] = events[i].Name
+		}
+	}
+	return names
+}
+
+func shortEventName(e *perfdata.Event) string {
+	name := e.Name
+	if kind := e.KindName(); strings.HasPrefix(name, kind+"/") {
+		return kind
+	}
 	if i := strings.LastIndexByte(name, ':'); i > 0 && strings.Trim(name[i+1:], "ukhGHpPSDWIeb") == "" {
 		return name[:i]
 	}
 	return name
 }
 
-// pickEvent returns the index of the event of a name, or of the first that counts something.
+// pickEvent returns the index of the event of a name.
 func (r *perfRecording) pickEvent(name string) (int, error) {
 	var names []string
 	for i, e := range r.file.Events {
 		if e.IsDummy() {
 			continue
 		}
-		if name == "" || name == e.Name || name == eventName(e.Name) {
+		if name == e.Name || name == r.names[i] || name == shortEventName(&e) {
 			return i, nil
 		}
-		names = append(names, eventName(e.Name))
-	}
-	if len(names) == 0 {
-		return 0, nil
+		names = append(names, r.names[i])
 	}
 	return 0, fmt.Errorf("%w: %q; it has %s", profile.ErrNoSuchType, name, strings.Join(names, ", "))
 }
 
-// profile makes the profile of one event: of the first that has samples, unless one is asked for.
+// profile makes the profile of all events that have samples, or of one that is asked for.
 func (r *perfRecording) profile(o profile.ReadOptions) (*profile.Profile, error) {
-	event, err := r.pickEvent(o.SampleType)
-	if err != nil {
-		return nil, err
-	}
-	im, err := r.read(event, o)
-	if err != nil {
-		return nil, err
-	}
-	if im.stats.Samples == 0 && o.SampleType == "" {
-		if event = slices.IndexFunc(im.samples, func(n uint64) bool { return n > 0 }); event < 0 {
-			return nil, errors.New("perf has recorded no samples")
-		}
-		if im, err = r.read(event, o); err != nil {
+	only := allEvents
+	if o.SampleType != "" {
+		var err error
+		if only, err = r.pickEvent(o.SampleType); err != nil {
 			return nil, err
 		}
+	}
+	im, err := r.read(only, o)
+	if err != nil {
+		return nil, err
+	}
+	if len(im.counted()) == 0 {
+		return nil, errors.New("perf has recorded no samples")
 	}
 	return im.finish(o), nil
 }
 
-// perfImport makes a profile of the samples of one event of a recording.
+// Values of perfImport.only, and of importedEvent.number.
+const (
+	allEvents   = -1
+	notNumbered = -1
+)
+
+// maxImported is how many events are read at a time: profile.Thread.Event has room for no more.
+const maxImported = math.MaxUint8 + 1
+
+// importedEvent is what was read of an event.
+type importedEvent struct {
+	number  int    // by which the builder knows it; notNumbered before its first sample
+	samples uint64 // also of an event that is not asked for
+	period  uint64 // of all samples, while that is one
+	varies  bool
+}
+
+// counterKey says whose value of a counter it is: of an ID, and of a thread where the values are by thread.
+type counterKey struct {
+	id  uint64
+	tid int32
+}
+
+// perfImport makes a profile of the samples of a recording.
 type perfImport struct {
 	*pipeline
 	r     *perfRecording
-	event int
+	only  int // index of the event that is asked for; allEvents
 	table *loader.Recorded
 	files *pastFiles
 	arch  *procstate.Arch // of the machine; nil when it is none that is known
 
-	comms   map[int32][16]byte // of threads
-	born    map[int32]uint64   // when processes began to run their program, of those that did in the recording
-	samples []uint64           // by event
-	first   uint64             // times of samples
-	last    uint64
-	period  uint64 // of all samples, while that is one
-	varies  bool
-	sum     uint64 // of the periods
-	lost    uint64 // records, as the rings tell
+	comms    map[int32][16]byte // of threads
+	born     map[int32]uint64   // when processes began to run their program, of those that did in the recording
+	events   []importedEvent
+	numbered int                   // of events
+	counters map[counterKey]uint64 // the last value of each that samples have told
+	first    uint64                // times of samples
+	last     uint64
+	sum      uint64 // of the periods
+	leftOut  uint64 // samples of events beyond maxImported
+	lost     uint64 // records, as the rings tell
 
 	lostSamples uint64 // as the counters of events tell
 	bad         uint64 // records that are malformed
@@ -182,14 +260,15 @@ type perfImport struct {
 	chain  []uint64 // the user part of the stack, as the sample has it; nil where that is to be walked
 }
 
-// read reads the records, and counts the samples of an event.
-func (r *perfRecording) read(event int, o profile.ReadOptions) (*perfImport, error) {
+// read reads the records, and counts the samples of an event, or of allEvents.
+func (r *perfRecording) read(only int, o profile.ReadOptions) (*perfImport, error) {
 	b := profile.NewBuilder()
 	labels := makeLabeller(b)
 	labels.past = map[uint64]string{}
 	im := &perfImport{
-		pipeline: makePipeline(b, r.code.names, labels), r: r, event: event, arch: archOfMachine(r.file.Machine),
-		comms: map[int32][16]byte{0: profile.Comm("swapper")}, born: map[int32]uint64{}, samples: make([]uint64, len(r.file.Events)),
+		pipeline: makePipeline(b, r.code.names, labels), r: r, only: only, arch: archOfMachine(r.file.Machine),
+		comms: map[int32][16]byte{0: profile.Comm("swapper")}, born: map[int32]uint64{},
+		events: slices.Repeat([]importedEvent{{number: notNumbered}}, len(r.file.Events)), counters: map[counterKey]uint64{},
 	}
 	im.table = loader.NewRecorded(cmp.Or(im.arch, procstate.HostArch(), procstate.AMD64))
 	im.files = newPastFiles(r)
@@ -351,13 +430,61 @@ func (im *perfImport) takeMmap(rec *perfdata.Record) error {
 	return nil
 }
 
+// counted are the indices of the events that are in the profile, in the order of the recording: those that have
+// samples, and the one that was asked for if any has.
+func (im *perfImport) counted() (events []int) {
+	any := false
+	for i := range im.events {
+		any = any || im.events[i].samples > 0
+		if im.events[i].number != notNumbered || i == im.only {
+			events = append(events, i)
+		}
+	}
+	if !any {
+		return nil
+	}
+	return events
+}
+
+// describe says how an event was sampled, and what the samples count.
+func (im *perfImport) describe(event int) profile.Event {
+	e, read := &im.r.file.Events[event], &im.events[event]
+	out := profile.Event{Name: im.r.names[event]}
+	if e.IsFrequency() {
+		out.FrequencyHz = int(min(e.Period, 1<<30))
+	}
+	if !read.varies && read.period == 0 {
+		return out
+	}
+	out.Value = profile.ValueType{Type: out.Name, Unit: "count"}
+	if e.CountsTime() {
+		out.Value = profile.ValueType{Type: "cpu", Unit: "nanoseconds"}
+	}
+	if out.ByValue = read.varies; !read.varies {
+		out.Period = int64(read.period)
+	}
+	return out
+}
+
 // finish names the profile.
 func (im *perfImport) finish(o profile.ReadOptions) *profile.Profile {
-	f := im.r.file
-	e := &f.Events[im.event]
-	name := eventName(e.Name)
-	m := profile.Meta{Target: im.target(o), Event: name, CPUs: f.CPUs, Clock: int64(im.first), Help: map[string]string{}}
-	if e.RegsUser != 0 { // else it is not known which stacks are whole
+	f, counted := im.r.file, im.counted()
+	m := profile.Meta{Target: im.target(o), CPUs: f.CPUs, Clock: int64(im.first), Help: map[string]string{}}
+	withRegs := true
+	numbers := make([]uint8, im.numbered)
+	for i, event := range counted {
+		if n := im.events[event].number; n != notNumbered {
+			numbers[n] = uint8(i)
+		}
+		withRegs = withRegs && f.Events[event].RegsUser != 0
+		if e := im.describe(event); i > 0 {
+			m.Also = append(m.Also, e)
+		} else {
+			m.Event, m.FrequencyHz, m.Value, m.Period, m.ByValue = e.Name, e.FrequencyHz, e.Value, e.Period, e.ByValue
+		}
+	}
+	im.builder.RenumberEvents(numbers)
+	if withRegs { // else it is not known which stacks are whole
 		m.Tool = strings.TrimSpace("perf " + f.Tool)
 	}
 	if f.Release != "" {
@@ -365,18 +492,6 @@ func (im *perfImport) finish(o profile.ReadOptions) *profile.Profile {
 	}
 	if im.last > im.first && im.last-im.first < 1<<62 {
 		m.Duration = time.Duration(im.last - im.first)
-	}
-	if e.IsFrequency() {
-		m.FrequencyHz = int(min(e.Period, 1<<30))
-	}
-	if im.sum > 0 {
-		m.Value = profile.ValueType{Type: name, Unit: "count"}
-		if e.CountsTime() {
-			m.Value = profile.ValueType{Type: "cpu", Unit: "nanoseconds"}
-		}
-		if m.ByValue = im.varies; !im.varies {
-			m.Period = int64(im.period)
-		}
 	}
 	for reason := range unwind.NumReasons {
 		m.Help[reason.String()] = reason.Help()
@@ -392,11 +507,11 @@ func (im *perfImport) finish(o profile.ReadOptions) *profile.Profile {
 	if note := im.modules.pastKernel.note(); note != "" {
 		im.modules.notes = append(im.modules.notes, note)
 	}
-	p.Meta.Notes = slices.Concat(im.notes(), im.files.notes(), im.modules.notes)
-	p.Format, p.Type = perfDataFormat, name
-	for i, e := range f.Events {
-		if !e.IsDummy() && (im.samples[i] > 0 || i == im.event) {
-			p.Types = append(p.Types, profile.ValueType{Type: eventName(e.Name), Unit: "count"})
+	p.Meta.Notes = slices.Concat(im.notes(counted), im.files.notes(), im.modules.notes)
+	p.Format, p.Type = perfDataFormat, m.Event
+	for i := range f.Events {
+		if im.events[i].samples > 0 && (im.only != allEvents || im.events[i].number != notNumbered) || i == im.only {
+			p.Types = append(p.Types, profile.ValueType{Type: im.r.names[i], Unit: "count"})
 		}
 	}
 	p.SetReader(im.r.profile)
@@ -409,8 +524,8 @@ func (im *perfImport) target(o profile.ReadOptions) string {
 	return cmp.Or(o.Name, perfDataFormat)
 }
 
-// notes tells what is not as it should be.
-func (im *perfImport) notes() (notes []string) {
+// notes tells what is not as it should be, of so many events.
+func (im *perfImport) notes(events []int) (notes []string) {
 	f := im.r.file
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if f.Unended {
@@ -428,15 +543,34 @@ func (im *perfImport) notes() (notes []string) {
 	if im.traced > 0 || f.HasTrace {
 		note("the trace of the processor (AUXTRACE) is left out")
 	}
-	switch e := &f.Events[im.event]; {
-	case e.RegsUser != 0:
-	case e.SampleType&unix.PERF_SAMPLE_CALLCHAIN != 0:
-		note("stacks are as the kernel has followed frame pointers; which of them lack frames is not known: 'perf record --call-graph dwarf' has what it takes")
+	if im.leftOut > 0 {
+		note("%s of further events left out: no more than %d are read at a time, or one by --sample-type", plural(im.leftOut, "sample"), maxImported)
+	}
+	const byKernel, without = 1, 2
+	var how [3][]string // names of the events whose stacks are so
+	for _, event := range events {
+		switch e := &f.Events[event]; {
+		case e.RegsUser != 0:
+		case e.SampleType&unix.PERF_SAMPLE_CALLCHAIN != 0:
+			how[byKernel] = append(how[byKernel], im.r.names[event])
+		default:
+			how[without] = append(how[without], im.r.names[event])
+		}
+	}
+	of := func(names []string) string {
+		if len(names) == len(events) {
+			return ""
+		}
+		return "of " + strings.Join(names, ", ") + ": "
+	}
+	if names := how[byKernel]; len(names) > 0 {
+		note("%sstacks are as the kernel has followed frame pointers; which of them lack frames is not known: 'perf record --call-graph dwarf' has what it takes", of(names))
 		if im.strayed > 0 {
 			note("%s of the kernel's led to where no code is, and were cut there", plural(im.strayed, "stack"))
 		}
-	default:
-		note("recorded without call graphs: a sample has one frame; 'perf record --call-graph dwarf' has stacks")
+	}
+	if names := how[without]; len(names) > 0 {
+		note("%srecorded without call graphs: a sample has one frame; 'perf record --call-graph dwarf' has stacks", of(names))
 	}
 	return notes
 }

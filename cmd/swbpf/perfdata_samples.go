@@ -12,35 +12,74 @@ import (
 	"github.com/swbpf/swbpf/unwind"
 )
 
-// takeSample counts a sample, if it is of the event.
+// takeSample counts a sample of its event, and where it has values of counters, of each event whose counter has
+// gone on: those of a group are read together when one of it is sampled ("{cycles,cache-misses}:S"), and stand for
+// what they counted since. So does perf itself take them.
 func (im *perfImport) takeSample(rec *perfdata.Record) error {
-	if rec.Event >= 0 {
-		im.samples[rec.Event]++
-	}
-	if rec.Event != im.event {
-		return nil
-	}
-	raw, s := &im.raw, &im.sample
+	raw := &im.raw
 	if err := rec.Sample(raw); err != nil {
 		return err
 	}
+	if len(raw.Read) == 0 {
+		return im.count(rec, rec.Event, raw.Period)
+	}
+	key := counterKey{}
+	if im.r.file.Events[rec.Event].ReadsByThread() {
+		key.tid = raw.TID
+	}
+	var malformed error
+	for _, v := range raw.Read {
+		event, ok := im.r.file.EventOf(v.ID)
+		key.id = v.ID
+		before := im.counters[key]
+		if !ok || v.Value < before {
+			malformed = perfdata.ErrMalformed
+			continue
+		}
+		im.counters[key] = v.Value
+		if v.Value == before {
+			continue
+		}
+		if err := im.count(rec, event, v.Value-before); err != nil {
+			return err
+		}
+	}
+	return malformed
+}
+
+// count counts a sample of an event, if that is asked for.
+func (im *perfImport) count(rec *perfdata.Record, event int, period uint64) error {
+	e := &im.events[event]
+	e.samples++
+	if im.only != allEvents && event != im.only {
+		return nil
+	}
+	if e.number == notNumbered {
+		if im.numbered == maxImported {
+			im.leftOut++
+			return nil
+		}
+		e.number, e.period = im.numbered, period
+		im.numbered++
+	}
 	if im.stats.Samples == 0 {
-		im.first, im.period = rec.Time, raw.Period
+		im.first = rec.Time
 	}
 	im.last = max(im.last, rec.Time)
-	im.varies = im.varies || raw.Period != im.period
+	e.varies = e.varies || period != e.period
 	const most = 1 << 62
-	if raw.Period > most || im.sum > most-raw.Period {
+	if period > most || im.sum > most-period {
 		return errors.New("the periods of the samples add up to more than 62 bits hold")
 	}
-	im.sum += raw.Period
+	im.sum += period
+	raw, s := &im.raw, &im.sample
 	*s = loader.Sample{
-		Time: rec.Time, Weight: raw.Period, PID: raw.PID, TID: raw.TID, CPU: raw.CPU, Comm: im.comms[raw.TID], Cgroup: raw.Cgroup,
-		Kernel: s.Kernel[:0],
+		Time: rec.Time, Weight: period, PID: raw.PID, TID: raw.TID, CPU: raw.CPU, Comm: im.comms[raw.TID], Cgroup: raw.Cgroup,
+		Kernel: s.Kernel[:0], Event: e.number,
 	}
 	im.labels.withCPU = raw.HasCPU
 	im.split(rec.Mode(), raw)
-	im.setUser(rec.Mode(), raw)
+	im.setUser(rec, raw)
 	im.add(s)
 	return nil
 }
@@ -78,10 +117,10 @@ func (im *perfImport) split(mode perfdata.Mode, raw *perfdata.Sample) {
 }
 
 // setUser sets the user part of the sample: registers and stack, where it has them.
-func (im *perfImport) setUser(mode perfdata.Mode, raw *perfdata.Sample) {
+func (im *perfImport) setUser(rec *perfdata.Record, raw *perfdata.Sample) {
 	s := &im.sample
 	s.Arch = im.arch
-	if im.r.file.Events[im.event].RegsUser == 0 {
+	if im.r.file.Events[rec.Event].RegsUser == 0 {
 		if len(im.chain) > 0 {
 			s.User = loader.UserNative
 			s.Arch = cmp.Or(s.Arch, procstate.HostArch(), procstate.AMD64)
@@ -107,7 +146,7 @@ func (im *perfImport) setUser(mode perfdata.Mode, raw *perfdata.Sample) {
 	}
 	// In an exec the registers are the old program's when its memory is gone.
 	proc := im.table.Process(s.PID)
-	if mode == perfdata.ModeKernel && proc != nil && proc.Space.MappingAt(s.Regs.Raw(s.Arch.PC)) == nil {
+	if rec.Mode() == perfdata.ModeKernel && proc != nil && proc.Space.MappingAt(s.Regs.Raw(s.Arch.PC)) == nil {
 		s.User = loader.UserExec
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -311,9 +312,9 @@ ffffffffa0000000 t of_module	[mod]
 	}
 }
 
-// Of several events the first is read that has samples, or the one that is asked for; recordings without
-// call graphs have one frame of each sample.
-func TestPerfDataEvents(t *testing.T) {
+// One event of several is read when it is asked for; recordings without call graphs have one frame of each sample.
+// Events without samples are left out.
+func TestPerfDataEvent(t *testing.T) {
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	path := perfRecord(t, "-e", "emulation-faults,cpu-clock:u,page-faults", "-o", "OUT", target, "1")
 	p, got := readPerfData(t, path, profile.ReadOptions{})
@@ -321,8 +322,8 @@ func TestPerfDataEvents(t *testing.T) {
 	for _, typ := range p.Types {
 		types = append(types, typ.Type)
 	}
-	if p.Type != "cpu-clock" || !slices.Equal(types, []string{"cpu-clock", "page-faults"}) || p.Samples < 100 {
-		t.Errorf("read for %q of %q: %d samples", p.Type, types, p.Samples)
+	if p.Type != "cpu-clock" || !slices.Equal(types, []string{"cpu-clock", "page-faults"}) || p.Samples < 100 || len(p.Meta.Also) != 1 {
+		t.Errorf("read for %q of %q: %d samples, %+v", p.Type, types, p.Samples, p.Meta)
 	}
 	for _, s := range got {
 		if len(s.frames) != 1 {
@@ -331,11 +332,207 @@ func TestPerfDataEvents(t *testing.T) {
 		}
 	}
 	faults, err := p.OfType("page-faults")
-	if err != nil || faults.Type != "page-faults" || faults.Samples == 0 || faults.Samples == p.Samples {
+	if err != nil || faults.Type != "page-faults" || faults.Samples == 0 || faults.Samples >= p.Samples {
 		t.Errorf("%v: %+v", err, faults)
 	}
 	if _, err := p.OfType("cycles"); err == nil || !strings.Contains(err.Error(), "page-faults") {
 		t.Errorf("an event that is not there: %v", err)
+	}
+	alone, err := readProfile(path, profile.ReadOptions{SampleType: "page-faults"}, codeOptions{})
+	if err != nil || alone.Samples != faults.Samples || alone.Value != faults.Value || alone.Meta.Event != "page-faults" || len(alone.Meta.Also) != 0 {
+		t.Errorf("%v: %+v", err, alone)
+	}
+	if clock, err := alone.OfType("cpu-clock"); err != nil || clock.Samples+faults.Samples != p.Samples || clock.Meta.FrequencyHz != 499 {
+		t.Errorf("%v: %+v", err, clock)
+	}
+}
+
+// eventCounts are how many samples of an event there are, and what their periods come to.
+type eventCounts struct{ samples, period int64 }
+
+// scriptEventLine is a sample in the text of perf script: its period and event.
+var scriptEventLine = regexp.MustCompile(`(?m)^\s*\S.*?\s-?\d+/-?\d+\s+(?:\[\d+\]\s+)?(?:[\d.]+:\s+)?(\d+)\s+(\S+?)(?:/\S*)?:\s*$`)
+
+func countEvents(text string) map[string]eventCounts {
+	counts := map[string]eventCounts{}
+	for _, m := range scriptEventLine.FindAllStringSubmatch(text, -1) {
+		c := counts[m[2]]
+		period, _ := strconv.ParseInt(m[1], 10, 64)
+		counts[m[2]] = eventCounts{c.samples + 1, c.period + period}
+	}
+	return counts
+}
+
+// Of several events each has the samples that perf has of it, and they weigh as much, in whatever way perf was
+// asked for them.
+func TestPerfDataEvents(t *testing.T) {
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	for name, test := range map[string]struct {
+		args    []string
+		events  []string // in order
+		stacks  bool     // all have registers and stacks
+		varying []bool   // by event: samples stand for different amounts
+	}{
+		"two":      {[]string{"-e", "cpu-clock", "-e", "page-faults", "--call-graph", "dwarf"}, []string{"cpu-clock", "page-faults"}, true, []bool{false, true}},
+		"packed":   {[]string{"-z", "-e", "cpu-clock", "-e", "page-faults", "--call-graph", "dwarf"}, []string{"cpu-clock", "page-faults"}, true, []bool{false, true}},
+		"same":     {[]string{"-e", "cpu-clock:u", "-e", "cpu-clock:k", "--call-graph", "dwarf"}, []string{"cpu-clock:u", "cpu-clock:k"}, true, []bool{false, false}},
+		"group":    {[]string{"-e", "{cpu-clock,page-faults}", "-g"}, []string{"cpu-clock", "page-faults"}, false, []bool{false, true}},
+		"read":     {[]string{"-e", "{cpu-clock,page-faults}:S", "--call-graph", "dwarf"}, []string{"cpu-clock", "page-faults"}, true, []bool{true, true}},
+		"mixed":    {[]string{"-e", "cpu-clock/call-graph=dwarf/", "-e", "page-faults/call-graph=fp/"}, []string{"cpu-clock", "page-faults"}, false, []bool{false, true}},
+		"machine":  {[]string{"-a", "-R", "-e", "cpu-clock", "-e", "sched:sched_switch", "--call-graph", "dwarf"}, []string{"cpu-clock", "sched:sched_switch"}, true, []bool{false, true}},
+		"threads":  {[]string{"-a", "--threads", "-e", "cpu-clock", "-e", "page-faults", "-g"}, []string{"cpu-clock", "page-faults"}, false, []bool{false, true}},
+		"per task": {[]string{"--per-thread", "-e", "cpu-clock", "-e", "page-faults", "-g"}, []string{"cpu-clock", "page-faults"}, false, []bool{false, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := perfRecord(t, slices.Concat(test.args, []string{"-o", "OUT", target, "1"})...)
+			script, err := exec.Command("perf", "script", "-i", path, "-G", "-F", "comm,pid,tid,period,event").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := countEvents(string(script))
+			p, err := readProfile(path, profile.ReadOptions{Times: true}, codeOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text bytes.Buffer
+			if err := p.WritePerfScript(&text); err != nil {
+				t.Fatal(err)
+			}
+			if got := countEvents(text.String()); len(want) != 2 || !maps.Equal(got, want) {
+				t.Errorf("events %v, perf has %v", got, want)
+			}
+			if p.Meta.Tool != "" != test.stacks {
+				t.Errorf("by %q", p.Meta.Tool)
+			}
+			for i, one := range p.Events() {
+				m := &one.Meta
+				c := want[m.Event]
+				unit, hz := "count", 499
+				if strings.HasPrefix(m.Event, "cpu-clock") {
+					unit = "nanoseconds"
+				}
+				if name == "read" && i > 0 {
+					hz = 0 // it is read when the other is sampled
+				}
+				if m.Event != test.events[i] || one.Samples != c.samples || one.Value != c.period || m.Value.Unit != unit || m.FrequencyHz != hz || m.ByValue != test.varying[i] || one.Samples < 2 {
+					t.Errorf("event %d: %d samples of %d, %+v; perf has %+v", i, one.Samples, one.Value, *m, c)
+				}
+			}
+		})
+	}
+}
+
+// Values of counters are by thread where threads inherit events, and the same for all otherwise; one that goes back, or
+// is of no event, costs the record.
+func TestPerfDataReadValues(t *testing.T) {
+	for _, byThread := range []bool{false, true} {
+		a := perftest.Attr{
+			SampleType: unix.PERF_SAMPLE_IP | unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME | unix.PERF_SAMPLE_ID | unix.PERF_SAMPLE_READ,
+			ReadFormat: unix.PERF_FORMAT_GROUP | unix.PERF_FORMAT_ID, Period: 1000, ID: 1, Name: "cycles",
+		}
+		if byThread {
+			a.Flags = 1 << 1
+		}
+		b := a
+		b.ID, b.Name, b.Config, b.Period = 2, "cache-misses", 3, 0
+		rec := perftest.Recording{Machine: "x86_64", Attrs: []perftest.Attr{a, b}}
+		sample := func(tid int, time uint64, values ...uint64) {
+			rec.Add(unix.PERF_RECORD_SAMPLE, unix.PERF_RECORD_MISC_USER, uint64(0x1000), 5, tid, time, uint64(1), uint64(len(values)/2), values)
+		}
+		sample(5, 1, 1000, 1, 7, 2)
+		sample(6, 2, 1500, 1, 7, 2)
+		sample(6, 3, 1400, 1, 8, 2)         // cycles go back
+		sample(6, 4, 2500, 1, 8, 2, 99, 77) // and one of no event
+		path := filepath.Join(t.TempDir(), "perf.data")
+		if err := os.WriteFile(path, rec.File(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p, err := readProfile(path, profile.ReadOptions{}, codeOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []eventCounts{{3, 2500}, {2, 8}}
+		if byThread {
+			want = []eventCounts{{3, 3500}, {3, 15}}
+		}
+		for i, one := range p.Events() {
+			if got := (eventCounts{one.Samples, one.Value}); got != want[i] {
+				t.Errorf("by thread: %v: %s: %v, want %v", byThread, one.Meta.Event, got, want[i])
+			}
+		}
+		if !slices.Contains(p.Meta.Notes, "2 records of the recording cannot be understood") {
+			t.Errorf("%q", p.Meta.Notes)
+		}
+	}
+}
+
+// More events are not read at a time than a profile has room for, and that is told.
+func TestPerfDataManyEvents(t *testing.T) {
+	var rec perftest.Recording
+	const all = maxImported + 20
+	for i := range all {
+		rec.Attrs = append(rec.Attrs, perftest.Attr{
+			SampleType: unix.PERF_SAMPLE_IDENTIFIER | unix.PERF_SAMPLE_IP | unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_TIME,
+			Type:       unix.PERF_TYPE_RAW, Config: uint64(i), Period: uint64(i + 1), ID: uint64(i + 1), Name: fmt.Sprintf("r%x", i),
+		})
+	}
+	for i := range all {
+		rec.Add(unix.PERF_RECORD_SAMPLE, unix.PERF_RECORD_MISC_USER, uint64(all-i), uint64(0x1000), 5, 5, uint64(1+i))
+	}
+	path := filepath.Join(t.TempDir(), "perf.data")
+	if err := os.WriteFile(path, rec.File(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := readProfile(path, profile.ReadOptions{}, codeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Meta.Also) != maxImported-1 || p.Samples != maxImported || len(p.Types) != maxImported || !strings.Contains(strings.Join(p.Meta.Notes, " "), "20 samples of further events") {
+		t.Errorf("%d samples of %d types; %q", p.Samples, len(p.Types), p.Meta.Notes)
+	}
+	if last, err := p.OfType(fmt.Sprintf("r%x", all-1)); err != nil || last.Value != all || last.Samples != 1 {
+		t.Errorf("%v: %+v", err, last)
+	}
+	if first, err := readProfile(path, profile.ReadOptions{SampleType: "r0"}, codeOptions{}); err != nil || first.Samples != 1 || first.Value != 1 || len(first.Types) != all {
+		t.Errorf("%v: %+v", err, first)
+	}
+}
+
+// Of several events formats with room for one have a file each, and pages show each.
+func TestPerfDataEventsView(t *testing.T) {
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	path := perfRecord(t, "-e", "cpu-clock,page-faults", "--call-graph", "dwarf", "-o", "OUT", target, "1")
+	dir := t.TempDir()
+	_, stderr, status := runSwbpf(t, dir, "view", path, "-o", "x.html", "-o", "x.pb.gz", "-o", "x.folded")
+	if status != 0 || !regexp.MustCompile(`(?m)^  \d+ of cpu-clock at 499 Hz\n  \d+ of page-faults at 499 Hz\nstacks: `).MatchString(stderr) {
+		t.Fatalf("status %d\n%s", status, stderr)
+	}
+	for name, holds := range map[string]string{"x.html": "x.page-faults.html", "x.page-faults.html": "x.html", "x.folded": "depth30;", "x.page-faults.folded": "depth30;"} {
+		if b, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !strings.Contains(string(b), holds) {
+			t.Errorf("%s: %v, %d bytes without %s", name, err, len(b), holds)
+		}
+	}
+	p, err := readProfile(filepath.Join(dir, "x.pb.gz"), profile.ReadOptions{}, codeOptions{})
+	if err != nil || len(p.Types) != 4 || p.Meta.Event != "cpu-clock" {
+		t.Errorf("%v: %+v", err, p.Types)
+	}
+	if _, stderr, status := runSwbpf(t, dir, "view", path, "-o", "y.html", "-o", "y.page-faults.html"); status != exitCannot || !strings.Contains(stderr, "given twice") {
+		t.Errorf("status %d\n%s", status, stderr)
+	}
+	if p, err = readProfile(path, profile.ReadOptions{}, codeOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	handler, err := new(viewServer).handler(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for event, holds := range map[string]string{"cpu-clock": "nanoseconds", "page-faults": "type=cpu-clock"} {
+		r := httptest.NewRequest("GET", "/?type="+event, nil)
+		r.Host = "127.0.0.1"
+		w := httptest.NewRecorder()
+		if handler.ServeHTTP(w, r); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), holds) || !strings.Contains(w.Body.String(), "type=page-faults") {
+			t.Errorf("%s: status %d, %d bytes without %s", event, w.Code, w.Body.Len(), holds)
+		}
 	}
 }
 
@@ -560,7 +757,7 @@ func TestPerfDataDamaged(t *testing.T) {
 		testenv.NoPanic(t, fmt.Sprintf("recording %d", i), func() {
 			f, err := perfdata.Open(bytes.NewReader(damaged), int64(len(damaged)))
 			if err == nil {
-				_, _ = (&perfRecording{file: f}).profile(profile.ReadOptions{})
+				_, _ = (&perfRecording{file: f, names: eventNames(f.Events)}).profile(profile.ReadOptions{})
 			}
 		})
 	}

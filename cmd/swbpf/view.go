@@ -11,11 +11,13 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/swbpf/swbpf/internal/perfdata"
 	"github.com/swbpf/swbpf/profile"
 	"github.com/swbpf/swbpf/symbols"
 )
@@ -50,10 +52,14 @@ Of what 'perf record --call-graph dwarf' wrote the stacks are walked as those of
 'swbpf record' are, from programs and libraries that are here as they were
 recorded: at their path, among those that perf has kept in ~/.debug (or 'perf
 archive' has brought there), below --debug-dir, or from --debuginfod. One that
-is another by its build ID is not used, and told of. --sample-type is an event
-of it.
+is another by its build ID is not used, and told of. Each of several events is
+shown, with its own samples, and those of a group that is read together
+('{cycles,cache-misses}:S') too; --sample-type picks one. What 'perf record
+--threads' wrote is a directory.
 
-With -o the profile is written to a file instead, and nothing is served.
+With -o the profile is written to a file instead, and nothing is served. Of
+several events that perf has recorded, pprof's format, perf's and a server get
+all, and other formats have a file for each, x.html and x.page-faults.html.
 ` + formatHelp + `
 
 Source lines are read from the files that the profile names, where they are on
@@ -115,7 +121,7 @@ func view(o *viewOptions, path string) error {
 	if err != nil {
 		return withCode(exitCannot, err)
 	}
-	defer discardOutputs(outs)
+	defer func() { discardOutputs(outs) }()
 	var server *viewServer
 	if len(outs) == 0 {
 		if server, err = listenLoopback(o.listen); err != nil {
@@ -128,9 +134,13 @@ func view(o *viewOptions, path string) error {
 		return err
 	}
 	if p.Format == perfDataFormat {
+		printEvents(os.Stderr, p)
 		printWalked(os.Stderr, p)
 	}
 	if server == nil {
+		if outs, err = openFurther(outs, o, p); err != nil {
+			return withCode(exitCannot, err)
+		}
 		outs, failed := saveOutputs(outs, p)
 		for _, out := range outs {
 			out.see(os.Stderr)
@@ -139,7 +149,7 @@ func view(o *viewOptions, path string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	whole, unit := p.Whole()
+	whole, unit := p.Events()[0].Whole()
 	fmt.Fprintln(os.Stderr, printable(fmt.Sprintf("%s (%s): %s %s", displayName(path), p.Format, p.Amount(whole), unit)))
 	if len(p.Types) > 1 {
 		var names []string
@@ -158,6 +168,47 @@ func view(o *viewOptions, path string) error {
 	return server.serve(ctx, p)
 }
 
+// openFurther opens the outputs of further events of a profile, where formats have room for one, besides those that
+// are open.
+func openFurther(outs []*output, o *viewOptions, p *profile.Profile) ([]*output, error) {
+	names := []string{p.Meta.Event}
+	for _, e := range p.Meta.Also {
+		names = append(names, e.Name)
+	}
+	paths, of := byEvent(o.outputs, o.format, names)
+	var all []*output
+	for i, path := range paths {
+		if slices.Contains(paths[:i], path) {
+			return outs, fmt.Errorf("output %s is given twice", path)
+		}
+		at := slices.IndexFunc(outs, func(o *output) bool { return o.path == path })
+		if at < 0 {
+			further, err := openOutput(outs, path, o.format)
+			if err != nil {
+				return outs, err
+			}
+			at, outs = len(outs), append(outs, further)
+		}
+		all = append(all, outs[at])
+	}
+	tellEvents(all, paths, of, func(path string) string { return path })
+	return all, nil
+}
+
+// printEvents lists the events of a profile of several, and how many samples each has.
+func printEvents(w io.Writer, p *profile.Profile) {
+	if len(p.Meta.Also) == 0 {
+		return
+	}
+	for _, one := range p.Events() {
+		rate := ""
+		if hz := one.Meta.FrequencyHz; hz > 0 {
+			rate = fmt.Sprintf(" at %d Hz", hz)
+		}
+		fmt.Fprintf(w, "  %s of %s%s\n", thousands(int(one.Samples)), printable(one.Meta.Event), rate)
+	}
+}
+
 func displayName(path string) string {
 	if path == "-" {
 		return "standard input"
@@ -169,14 +220,21 @@ func displayName(path string) string {
 func readProfile(path string, o profile.ReadOptions, code codeOptions) (*profile.Profile, error) {
 	o.Name = displayName(path)
 	in := os.Stdin
+	var parts []perfdata.Part
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
 			return nil, err
 		}
+		if st, err := f.Stat(); err == nil && st.IsDir() {
+			f.Close()
+			if f, parts, err = openDir(path); err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
+		}
 		in = f
 	}
-	p, err := readProfileFile(in, o, code)
+	p, err := readProfileFile(in, parts, o, code)
 	if path != "-" && (p == nil || p.Format != perfDataFormat) {
 		in.Close()
 	}
@@ -196,7 +254,7 @@ func readProfile(path string, o profile.ReadOptions, code codeOptions) (*profile
 	return p, nil
 }
 
-func readProfileFile(in *os.File, o profile.ReadOptions, code codeOptions) (*profile.Profile, error) {
+func readProfileFile(in *os.File, parts []perfdata.Part, o profile.ReadOptions, code codeOptions) (*profile.Profile, error) {
 	ahead := bufio.NewReaderSize(in, 1<<16)
 	head, err := ahead.Peek(1 << 10)
 	if err != nil && err != io.EOF {
@@ -206,7 +264,7 @@ func readProfileFile(in *os.File, o profile.ReadOptions, code codeOptions) (*pro
 	if !packed && !isPerfData(head) {
 		return profile.Read(ahead, o)
 	}
-	r, err := openPerfData(ahead, in, packed, code)
+	r, err := openPerfData(ahead, in, packed, parts, code)
 	if err != nil {
 		return nil, err
 	}

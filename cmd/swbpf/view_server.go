@@ -111,7 +111,7 @@ func (s *viewServer) ofType(name string) (*viewType, error) {
 	if t := s.types[name]; t != nil {
 		return t, nil
 	}
-	if name != p.Type {
+	if name != p.Type || len(p.Meta.Also) > 0 {
 		var err error
 		if p, err = p.OfType(name); err != nil {
 			return nil, err
@@ -123,7 +123,7 @@ func (s *viewServer) ofType(name string) (*viewType, error) {
 	}
 	pages.setTypes(s.profile)
 	flameTypes := pages.types("/", nil)
-	if p.Meta.ByValue && len(flameTypes) == 2 {
+	if p.Meta.ByValue && len(flameTypes) == 2 && !s.profile.HasEvents() {
 		flameTypes = nil // the page itself shows values or counts
 	}
 	t := &viewType{pages, sync.OnceValues(func() ([]byte, error) {
