@@ -19,12 +19,12 @@ const (
 // readGoLabels reads the labels at an address; none when they cannot be what Go makes, in order of their keys.
 func readGoLabels(m Memory, at uint64) (labels []GoLabel) {
 	var head [goSliceHead]byte
-	if n, _ := m.ReadMemory(at, head[:]); n < len(head) {
+	if n := ReadPart(m, at, head[:]); n < len(head) {
 		return nil
 	}
 	start, end := goLabelList(head[:])
 	list := make([]byte, end-start)
-	if n, _ := m.ReadMemory(start, list); n < len(list) {
+	if n := ReadPart(m, start, list); n < len(list) {
 		return nil
 	}
 	for ; len(list) > 0; list = list[goLabelBytes:] {
@@ -62,7 +62,7 @@ func goTextRange(b []byte) (start, end uint64) {
 func readGoText(m Memory, b []byte) (string, bool) {
 	start, end := goTextRange(b)
 	text := make([]byte, end-start)
-	if n, _ := m.ReadMemory(start, text); n < len(text) {
+	if n := ReadPart(m, start, text); n < len(text) {
 		return "", false
 	}
 	for cut := 0; len(text) == maxGoLabelBytes && cut < utf8.UTFMax && !utf8.Valid(text); cut++ {

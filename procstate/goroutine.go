@@ -185,10 +185,9 @@ func readAllgs(m Memory, at uint64, first int) (addrs []uint64, more int, err er
 		return nil, more, nil
 	}
 	b := make([]byte, 8*(n-uint64(first)))
-	got, err := m.ReadMemory(array+8*uint64(first), b)
-	b = b[:got&^7]
+	b = b[:ReadPart(m, array+8*uint64(first), b)&^7]
 	if len(b) == 0 {
-		return nil, 0, fmt.Errorf("list of goroutines: %w", err)
+		return nil, 0, fmt.Errorf("list of goroutines: %w", ErrUnreadable)
 	}
 	more += int(n) - first - len(b)/8
 	addrs = make([]uint64, 0, len(b)/8)
@@ -263,7 +262,7 @@ func (r *goroutineReader) read(addr uint64) (g Goroutine, ok bool) {
 	rt := r.rt
 	var buf [512]byte
 	b := buf[:rt.gHeadSize()]
-	if n, _ := r.p.ReadMemory(addr, b); n < len(b) {
+	if n := ReadPart(r.p, addr, b); n < len(b) {
 		return g, false
 	}
 	word := func(at uint32) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
@@ -342,7 +341,8 @@ func (r *goroutineReader) start(pc uint64) goStart {
 	case found:
 		s = goStart{ok: f.Entry == pc-r.lib.Bias, name: f.Name()}
 	default: // of a plugin
-		s.ok = pc == 0 || r.p.Libraries().MappingAt(pc) != nil
+		libs := r.p.Libraries()
+		s.ok = pc == 0 || libs != nil && libs.MappingAt(pc) != nil
 	}
 	r.starts[pc] = s
 	return s
@@ -396,8 +396,8 @@ func readGoString(m Memory, at uint64) (string, error) {
 		return "", errNoText
 	}
 	b := make([]byte, n)
-	if _, err := m.ReadMemory(text, b); err != nil {
-		return "", err
+	if ReadPart(m, text, b) < len(b) {
+		return "", ErrUnreadable
 	}
 	if slices.ContainsFunc(b, func(c byte) bool { return c < ' ' || c > '~' }) {
 		return "", errNoText

@@ -77,7 +77,7 @@ func (j *JITObjects) readJITFrames(a *Arch, e jitEntry, left *uint64) (*JITObjec
 
 // inFile reports whether a run-time address is in what is mapped from a file.
 func (j *JITObjects) inFile(addr uint64) bool {
-	return slices.ContainsFunc(j.ps.Libraries().Libraries(), func(lib Library) bool {
+	return slices.ContainsFunc(LibrariesOf(j.ps.Libraries()), func(lib Library) bool {
 		return lib.Image != nil && slices.ContainsFunc(lib.Image.segs, func(s Segment) bool { return addr-lib.Bias-s.Vaddr < s.Filesz })
 	})
 }

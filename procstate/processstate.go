@@ -21,8 +21,8 @@ var (
 // Memory reads the memory of a process.
 type Memory interface {
 	// ReadMemory fills buf with the bytes at addr. It returns the number of
-	// bytes read from the start of buf and, when that is less than len(buf),
-	// an error that wraps ErrUnreadable.
+	// bytes read from the start of buf, 0 to len(buf), and an error that wraps
+	// ErrUnreadable exactly when that is less than len(buf). buf is not kept.
 	ReadMemory(addr uint64, buf []byte) (int, error)
 
 	// ReadWord returns the little-endian 64-bit word at addr (the 32-bit
@@ -32,9 +32,23 @@ type Memory interface {
 	ReadWord(addr uint64) (uint64, bool)
 }
 
+// ReadPart reads what there is of memory at addr, up to len(buf) bytes, and returns how
+// many were read to the start of buf. A number that ReadMemory cannot return counts as none.
+func ReadPart(m Memory, addr uint64, buf []byte) int {
+	n, _ := m.ReadMemory(addr, buf)
+	if uint(n) > uint(len(buf)) {
+		return 0
+	}
+	return n
+}
+
 // ProcessState is the access to a process whose stacks are walked. A caller
 // may bring an implementation of its own; see the package comment for those
-// that exist. Methods are called by one goroutine at a time. What not all of
+// that exist. Methods are called by one goroutine at a time. The memory of a
+// process is not trusted, and neither are the answers of an implementation: one
+// that breaks what is said here has stacks that are wrong or end early, but no
+// walk panics or lasts for ever because of it, as long as each method returns.
+// What is given out, such as a Mapping, is not changed afterwards. What not all of
 // them know is said by further interfaces: [CapturedMemory], [FloatState],
 // [LibraryNotifier], [LiveMemory] and [ProbedState]. One whose threads are in a
 // call when their registers are read, so that the PC is a return address, says
@@ -76,13 +90,23 @@ type Library struct {
 	Image *Image // its file; nil when it could not be opened
 }
 
+// LibrariesOf returns the libraries of a process, none where nothing is known of them.
+func LibrariesOf(libs LibraryState) []Library {
+	if libs == nil {
+		return nil
+	}
+	return libs.Libraries()
+}
+
 // LibraryState tells which code is loaded where.
 type LibraryState interface {
 	// MappingAt returns the executable mapping that holds addr, or nil. The
-	// Mapping is immutable and stays valid after later changes.
+	// Mapping is immutable and stays valid after later changes. One that does not
+	// hold addr, or ends before it starts, counts as nil.
 	MappingAt(addr uint64) *Mapping
 
-	// Libraries returns the loaded libraries, in order of address, each once.
+	// Libraries returns the loaded libraries, in order of address, each once. The
+	// list is not changed by either side.
 	Libraries() []Library
 
 	// Update brings the list up to date after the process has changed it.

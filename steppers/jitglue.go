@@ -114,7 +114,7 @@ func (s *JIT) hasPushed(w *unwind.Walker, m *procstate.Mapping, o *procstate.JIT
 	case isa.Jump:
 	case isa.IndirectJump:
 		var word [8]byte
-		if n, _ := mem.ReadMemory(target, word[:]); n < len(word) {
+		if n := procstate.ReadPart(mem, target, word[:]); n < len(word) {
 			return false
 		}
 		target = binary.LittleEndian.Uint64(word[:])

@@ -59,10 +59,14 @@ func NewWalker(proc procstate.ProcessState, group StepperGroup, lookup SymbolLoo
 	if group == nil {
 		group = NewGroup()
 	}
-	if proc == nil || proc.Arch() == nil {
+	var arch *procstate.Arch
+	if proc != nil {
+		arch = proc.Arch()
+	}
+	if arch == nil {
 		return &Walker{group: group, lookup: lookup}
 	}
-	w := &Walker{proc: proc, group: group, lookup: lookup, arch: proc.Arch(), codeMask: proc.Arch().CodeMask}
+	w := &Walker{proc: proc, group: group, lookup: lookup, arch: arch, codeMask: arch.CodeMask}
 	w.ranged, _ = group.(*AddressRangeGroup)
 	w.captured, _ = proc.(*procstate.Snapshot)
 	if n, ok := proc.(procstate.LibraryNotifier); ok {
@@ -327,9 +331,10 @@ func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
 		}
 	}
 	m := w.libs.MappingAt(addr)
-	if m != nil {
-		w.mappings = [2]*procstate.Mapping{m, last}
+	if m == nil || m.End <= m.Start || !m.Contains(addr) {
+		return nil
 	}
+	w.mappings = [2]*procstate.Mapping{m, last}
 	return m
 }
 

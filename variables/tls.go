@@ -17,13 +17,13 @@ import (
 func (f *frame) threadLocal(off uint64) (uint64, error) {
 	unsupported := fmt.Errorf("thread-local variable: %w", symbols.ErrUnsupported)
 	tp := f.regs().ThreadPointer
-	m := f.r.w.ProcessState().Libraries().MappingAt(f.walk[0].LookupPC())
+	lib, _, known := f.r.w.Library(&f.walk[0])
 	tls, ok := f.image.Prog(elf.PT_TLS)
-	if !ok || tp == 0 || m == nil || off >= tls.Memsz {
+	if !ok || tp == 0 || !known || off >= tls.Memsz {
 		return 0, unsupported
 	}
 	base, ok := f.storageOfProgram(tls, tp)
-	if m.Path != f.r.w.ProcessState().ExecutablePath() {
+	if lib.Path != f.r.w.ProcessState().ExecutablePath() {
 		base, ok = f.storageOfLibrary(tp)
 	}
 	if !ok {
@@ -207,8 +207,11 @@ func (f *frame) ownSymbol(index uint32) (off uint64, ok bool) {
 	if !defined || s.Type != elf.STT_TLS || len(s.Name) == 0 {
 		return 0, false
 	}
-	for _, l := range f.r.w.ProcessState().Libraries().Libraries() {
-		if _, has := l.Image.Prog(elf.PT_TLS); !has || l.Image == f.image {
+	for _, l := range procstate.LibrariesOf(f.r.w.ProcessState().Libraries()) {
+		if l.Image == nil || l.Image == f.image {
+			continue
+		}
+		if _, has := l.Image.Prog(elf.PT_TLS); !has {
 			continue
 		}
 		l.Image.EachSymbol(func(o *procstate.ELFSymbol) bool {
@@ -247,7 +250,7 @@ func (f *frame) storageInVector(vector, module uint64) (base uint64, ok bool) {
 // usesMusl reports whether the process has the C library musl, whose loader
 // the program asks for.
 func (f *frame) usesMusl() bool {
-	for _, l := range f.r.w.ProcessState().Libraries().Libraries() {
+	for _, l := range procstate.LibrariesOf(f.r.w.ProcessState().Libraries()) {
 		if l.Image == nil {
 			continue
 		}

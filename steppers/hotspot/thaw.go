@@ -211,7 +211,7 @@ func (vm *machine) findEnterSpecial(h *codeHeap) bool {
 // callsThaw returns where enterSpecial goes on behind its call of the stub that puts frames back; 0 where there is none.
 func (vm *machine) callsThaw(b *codeBlob) (back uint64) {
 	code := make([]byte, min(b.end-b.begin, maxThawStub))
-	if n, _ := vm.mem.ReadMemory(b.begin, code); n < len(code) {
+	if n := procstate.ReadPart(vm.mem, b.begin, code); n < len(code) {
 		return 0
 	}
 	var in isa.Inst

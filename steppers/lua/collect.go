@@ -76,7 +76,7 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 	}
 	piece := make([]byte, luaPiece)
 	for at := sp; at-sp < luaCollected; at += luaPiece {
-		n, _ := m.ReadMemory(at, piece)
+		n := procstate.ReadPart(m, at, piece)
 		for b := piece[:max(n, 0)&^7]; len(b) > 0; b = b[8:] {
 			take(binary.LittleEndian.Uint64(b))
 		}

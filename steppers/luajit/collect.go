@@ -68,7 +68,7 @@ func (s *Stepper) Knows(w *unwind.Walker) bool {
 // it.
 func Collector(libs procstate.LibraryState) procstate.Collector {
 	s := New(nil)
-	for _, lib := range libs.Libraries() {
+	for _, lib := range procstate.LibrariesOf(libs) {
 		if lib.Image == nil {
 			continue
 		}

@@ -44,7 +44,7 @@ func (s *Stepper) Knows(w *unwind.Walker) bool { return w.Kept(s) != nil }
 // the libraries of the process is one.
 func Collector(libs procstate.LibraryState) procstate.Collector {
 	s := New(nil)
-	for _, lib := range libs.Libraries() {
+	for _, lib := range procstate.LibrariesOf(libs) {
 		if lib.Image == nil {
 			continue
 		}
@@ -92,7 +92,7 @@ const inPthread = 0x310
 // valuesOf returns where a thread has the values of its first keys, counted from its thread pointer, by what the C library is.
 func valuesOf(libs procstate.LibraryState) uint64 {
 	const block = 32 * 16 // of values, right before what is told of
-	for _, lib := range libs.Libraries() {
+	for _, lib := range procstate.LibrariesOf(libs) {
 		switch {
 		case lib.Image == nil:
 		case lib.Image.Arch() == procstate.AMD64:

@@ -228,7 +228,7 @@ func (s *Stepper) Knows(w *unwind.Walker) bool {
 // libraries of the process is one.
 func Collector(libs procstate.LibraryState) procstate.Collector {
 	s := New(nil)
-	for _, lib := range libs.Libraries() {
+	for _, lib := range procstate.LibrariesOf(libs) {
 		if lib.Image == nil {
 			continue
 		}

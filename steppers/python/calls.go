@@ -55,7 +55,9 @@ func (vm *machine) readCalls(sp uint64) bool {
 		vm.calls = vm.calls[:0]
 		return false
 	}
-	vm.callsOf(vm.currents[best].word, sp, false)
+	if vm.callsOf(vm.currents[best].word, sp, false); len(vm.calls) == 0 {
+		return false // it is read again, and is another
+	}
 	for vm.addOuter(vm.currents[best].thread) {
 	}
 	return true
@@ -98,7 +100,7 @@ func (vm *machine) addOuter(thread uint64) bool {
 		return false
 	}
 	vm.follow(vm.currents[nearest].word, above, false)
-	return true
+	return len(vm.calls) > calls
 }
 
 // maxSearched is how many frames are looked at in search of the thread, of all that were copied.

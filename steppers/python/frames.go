@@ -146,7 +146,7 @@ func Collector(libs procstate.LibraryState) procstate.Collector {
 // of returns the interpreter that is among some libraries, and where it is; nil where none is one.
 func of(libs procstate.LibraryState) (p *image, bias uint64) {
 	s := New(nil)
-	for _, lib := range libs.Libraries() {
+	for _, lib := range procstate.LibrariesOf(libs) {
 		if lib.Image == nil {
 			continue
 		}

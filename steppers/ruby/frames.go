@@ -206,7 +206,7 @@ const (
 // the libraries of the process is one.
 func Collector(libs procstate.LibraryState) procstate.Collector {
 	s := New(nil)
-	for _, lib := range libs.Libraries() {
+	for _, lib := range procstate.LibrariesOf(libs) {
 		if lib.Image == nil {
 			continue
 		}

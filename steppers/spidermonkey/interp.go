@@ -239,7 +239,7 @@ const maxChains = 1 << 8
 // Collector returns a Collector of what walks need of the interpreter in C++; nil where none of the libraries of the
 // process has one.
 func Collector(libs procstate.LibraryState) procstate.Collector {
-	for _, lib := range libs.Libraries() {
+	for _, lib := range procstate.LibrariesOf(libs) {
 		if lib.Image != nil && find(lib.Image).is {
 			return collector{lib.Image.Arch()}.collect
 		}
@@ -260,7 +260,7 @@ func (c collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *procs
 	left := maxFollowed
 	var buf [16 << 10]byte
 	for end := sp + maxCollected; sp < end && left > 0; {
-		n, _ := m.ReadMemory(sp, buf[:])
+		n := procstate.ReadPart(m, sp, buf[:])
 		if n < regsBytes {
 			return
 		}

@@ -208,7 +208,7 @@ func (vm *machine) findIsolate(f *unwind.Frame) {
 	var saved [v8Saved]byte
 	for n := uint64(v8Saved); vm.isolate == nil && n >= v8Saved/8; n /= 2 {
 		b := saved[:n]
-		if got, _ := vm.Mem.ReadMemory(f.SP()-n, b); got < len(b) {
+		if got := procstate.ReadPart(vm.Mem, f.SP()-n, b); got < len(b) {
 			continue
 		}
 		for ; len(b) > 0 && vm.isolate == nil; b = b[8:] {
@@ -375,7 +375,7 @@ func (vm *machine) codeOfStream(at uint64) uint64 {
 	if vm.fields.compressed {
 		vm.codeCage = at &^ v8Half
 	}
-	if n, _ := vm.Mem.ReadMemory(at+vm.fields.at(v8StreamCode), b[:]); n < len(b) {
+	if n := procstate.ReadPart(vm.Mem, at+vm.fields.at(v8StreamCode), b[:]); n < len(b) {
 		return 0
 	}
 	return vm.expand(b[:], vm.trusted)

@@ -189,7 +189,7 @@ func (vm *machine) codeAt(m *procstate.Mapping, pc uint64) *code {
 // isStill reports whether code is still what it was.
 func (vm *machine) isStill(c *code) bool {
 	header := vm.buf[:headerBytes]
-	if n, _ := vm.Mem.ReadMemory(c.start-vm.fields.header, header); n < len(header) || [headerBytes]byte(header) != c.header {
+	if n := procstate.ReadPart(vm.Mem, c.start-vm.fields.header, header); n < len(header) || [headerBytes]byte(header) != c.header {
 		return false
 	}
 	now := time.Now()
@@ -220,7 +220,7 @@ func (vm *machine) findCode(m *procstate.Mapping, pc uint64) *code {
 		}
 		if at&^(codePage-1) != page {
 			page = at &^ (codePage - 1)
-			n, _ = vm.Mem.ReadMemory(page, vm.page[:])
+			n = procstate.ReadPart(vm.Mem, page, vm.page[:])
 		}
 		if at-page+8 > uint64(n) {
 			break
@@ -278,7 +278,7 @@ func (vm *machine) keepCode(c *code) {
 func (vm *machine) readCode(start uint64) *code {
 	f, le := vm.fields, binary.LittleEndian
 	c := &code{start: start, checked: time.Now()}
-	if n, _ := vm.Mem.ReadMemory(start-f.header, c.header[:]); n < len(c.header) {
+	if n := procstate.ReadPart(vm.Mem, start-f.header, c.header[:]); n < len(c.header) {
 		return nil
 	}
 	c.object = start - f.header + 1

@@ -159,7 +159,7 @@ func (vm *machine) wasmCaller(w *unwind.Walker, c *wasmCode, in, out *unwind.Fra
 	if c == nil || vm.arch.LR != procstate.NoReg || in.PC()-c.start > first {
 		return byFramePointer(w, in, out)
 	}
-	if n, _ := vm.Mem.ReadMemory(c.start, b); n < len(b) || string(b) != index {
+	if n := procstate.ReadPart(vm.Mem, c.start, b); n < len(b) || string(b) != index {
 		return byFramePointer(w, in, out)
 	}
 	word, ok := w.ProcessState().ReadWord(in.SP())
@@ -304,7 +304,7 @@ func (vm *machine) keepWasm(c *wasmCode) *wasmCode {
 func (vm *machine) wasmFrame(f *unwind.Frame) (instance, kind uint64) {
 	fp, known := f.Regs.Value(vm.arch.FP)
 	b := vm.buf[:wasmFrameInstance]
-	if n, _ := vm.Mem.ReadMemory(fp-wasmFrameInstance, b); !known || fp%8 != 0 || n < len(b) {
+	if n := procstate.ReadPart(vm.Mem, fp-wasmFrameInstance, b); !known || fp%8 != 0 || n < len(b) {
 		return 0, 0
 	}
 	instance, kind = binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[wasmFrameInstance-wasmFrameKind:])

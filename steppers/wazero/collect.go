@@ -15,7 +15,7 @@ const maxCollected = 32 << 20
 // and the stacks that they have. It is nil where none of the libraries of the process has wazero.
 func Collector(libs procstate.LibraryState) procstate.Collector {
 	s := New()
-	for _, lib := range libs.Libraries() {
+	for _, lib := range procstate.LibrariesOf(libs) {
 		if lib.Image == nil {
 			continue
 		}

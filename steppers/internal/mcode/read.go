@@ -35,7 +35,7 @@ func Read(w *unwind.Walker, m *procstate.Mapping, addr uint64, buf []byte) []byt
 			}
 		}
 	}
-	n, _ := w.ProcessState().ReadMemory(addr, buf)
+	n := procstate.ReadPart(w.ProcessState(), addr, buf)
 	if m.Image != nil && (n == 0 || bytes.IndexByte(buf[:n], BreakpointAMD64) >= 0) {
 		if n == 0 {
 			n = len(buf)

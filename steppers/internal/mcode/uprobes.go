@@ -32,7 +32,7 @@ func UserProbes(w *unwind.Walker) *procstate.UserProbes {
 	if !ok {
 		return nil
 	}
-	if r := p.UserProbes(); r.Trampoline|r.Breakpoint != 0 {
+	if r := p.UserProbes(); r != nil && r.Trampoline|r.Breakpoint != 0 {
 		return r
 	}
 	return nil
