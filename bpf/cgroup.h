@@ -44,9 +44,14 @@ APART int is_in_wanted_cgroup(struct task_struct *task)
 	return 0;
 }
 
+/* Whether it is threads that have PROCESS_SAMPLED, each by its own number, and not processes. */
+const volatile bool filter_threads = false;
+
 /* Whether a task is one of those asked for; flags are those of its process. */
 INLINE bool is_asked_for(struct task_struct *task, u8 flags)
 {
+	if (filter_threads)
+		flags = process_flags(tid_of(task));
 	if (filter_processes && !(flags & PROCESS_SAMPLED))
 		return false;
 	return !filter_cgroups || is_in_wanted_cgroup(task);

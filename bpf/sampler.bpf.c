@@ -467,6 +467,8 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	u32 parent = tgid_of((void *)ctx->args[0]);
 	u32 child = tgid_of((void *)ctx->args[1]);
 
+	if (filter_threads) /* the number may have been another thread's before */
+		child = tid_of((void *)ctx->args[1]);
 	if (!child || parent == child) /* a thread of the same process */
 		return 0;
 	u8 *flags = flags_of_process(child);

@@ -589,6 +589,7 @@ const (
 	SamplerVarEventNumber        = "event_number"
 	SamplerVarFilterCgroups      = "filter_cgroups"
 	SamplerVarFilterProcesses    = "filter_processes"
+	SamplerVarFilterThreads      = "filter_threads"
 	SamplerVarFollowChildren     = "follow_children"
 	SamplerVarHaveSwitchState    = "have_switch_state"
 	SamplerVarHaveTaskPtRegs     = "have_task_pt_regs"
@@ -708,6 +709,7 @@ type SamplerVariableSpecs struct {
 	EventNumber        *ebpf.VariableSpec `ebpf:"event_number"`
 	FilterCgroups      *ebpf.VariableSpec `ebpf:"filter_cgroups"`
 	FilterProcesses    *ebpf.VariableSpec `ebpf:"filter_processes"`
+	FilterThreads      *ebpf.VariableSpec `ebpf:"filter_threads"`
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
@@ -810,6 +812,7 @@ type SamplerVariables struct {
 	EventNumber        *ebpf.Variable `ebpf:"event_number"`
 	FilterCgroups      *ebpf.Variable `ebpf:"filter_cgroups"`
 	FilterProcesses    *ebpf.Variable `ebpf:"filter_processes"`
+	FilterThreads      *ebpf.Variable `ebpf:"filter_threads"`
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.Variable `ebpf:"have_task_pt_regs"`

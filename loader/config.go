@@ -2,6 +2,7 @@ package loader
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -38,6 +39,11 @@ type Config struct {
 
 	// PIDs are the processes to sample, with all their threads; empty: all.
 	PIDs []int
+	// Threads are the only threads to sample, in place of PIDs; empty: all. Those born
+	// later are none of them.
+	Threads []int
+	// CPUs are the only CPUs to sample on; empty: all. Time off the CPU is on none.
+	CPUs []int
 	// FollowChildren adds the descendants of PIDs born after Open.
 	FollowChildren bool
 
@@ -112,6 +118,10 @@ func (c *Config) complete() error {
 		}
 	}
 	switch {
+	case len(c.Threads) > 0 && len(c.PIDs) > 0:
+		return errors.New("processes and threads exclude each other")
+	case len(c.CPUs) > 0 && c.Event.hasOffCPU():
+		return fmt.Errorf("event %s: it is on no CPU, and cannot be sampled on some", c.Event.Name)
 	case len(c.Also) >= MaxEvents:
 		return fmt.Errorf("%d events: at most %d can be sampled at a time", len(c.Also)+1, MaxEvents)
 	case c.MinOffCPU < 0:
@@ -135,8 +145,16 @@ func (c *Config) complete() error {
 			return fmt.Errorf("process %d: no such process", pid)
 		}
 	}
+	for _, tid := range c.Threads {
+		if tid <= 0 {
+			return fmt.Errorf("thread %d: no such thread", tid)
+		}
+	}
 	return nil
 }
+
+// filters reports whether some processes or threads are sampled alone.
+func (c *Config) filters() bool { return len(c.PIDs)+len(c.Threads) > 0 }
 
 // ringBytes is the size of each CPU's ring to try first.
 func (c *Config) ringBytes(cpus int) int {

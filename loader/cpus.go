@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,6 +62,51 @@ func parseCPUList(list string) ([]int, error) {
 	return cpus, nil
 }
 
+// ParseCPUs reads a list of CPUs such as "0-3,8", each once and in order, all of which have to be online.
+func ParseCPUs(list string) ([]int, error) {
+	cpus, err := parseCPUList(list)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(cpus)
+	cpus = slices.Compact(cpus)
+	online, err := onlineCPUs()
+	if err != nil {
+		return nil, err
+	}
+	return cpus, checkOnline(cpus, online)
+}
+
+// checkOnline reports a CPU that is not online.
+func checkOnline(cpus, online []int) error {
+	for _, cpu := range cpus {
+		if !slices.Contains(online, cpu) {
+			return fmt.Errorf("CPU %d is not online; online: %s", cpu, FormatCPUs(online))
+		}
+	}
+	return nil
+}
+
+// FormatCPUs writes CPUs that are in order as the kernel does: "0-3,8".
+func FormatCPUs(cpus []int) string {
+	var text strings.Builder
+	for i := 0; i < len(cpus); {
+		last := i
+		for last+1 < len(cpus) && cpus[last+1] == cpus[last]+1 {
+			last++
+		}
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		fmt.Fprint(&text, cpus[i])
+		if last > i {
+			fmt.Fprintf(&text, "-%d", cpus[last])
+		}
+		i = last + 1
+	}
+	return text.String()
+}
+
 // incarnation tells a CPU from itself before it went offline and came back,
 // which may be over between two looks at the list: the kernel makes the
 // directory anew. 0 when it is not known.
@@ -109,6 +155,7 @@ type cpuEvents struct {
 	fds   map[int]int    // by CPU
 	born  map[int]uint64 // incarnation of each CPU in fds
 
+	wanted  []int // the only CPUs that it may be on; empty: all
 	list    *cpuList
 	known   []byte // its contents when last looked at
 	checked time.Time
@@ -235,6 +282,9 @@ func (c *cpuEvents) reborn() bool {
 
 // follow makes cpus the set of CPUs with an event.
 func (c *cpuEvents) follow(cpus []int, prog int, enabled bool) error {
+	if len(c.wanted) > 0 {
+		cpus = slices.DeleteFunc(cpus, func(cpu int) bool { return !slices.Contains(c.wanted, cpu) })
+	}
 	online := make(map[int]bool)
 	for _, cpu := range cpus {
 		online[cpu] = true

@@ -202,6 +202,38 @@ func sampleInNamespace(target string) error {
 			return fmt.Errorf("PIDs %v: %w", pids, err)
 		}
 	}
+	tids, err := threadsOf(inside.Process.Pid) // which have their names, by the samples
+	if err != nil {
+		return err
+	}
+	return sampleThread(tids["t1"])
+}
+
+// sampleThread waits for samples of a thread, and is sampled itself no more.
+func sampleThread(tid int) error {
+	s, err := Open(Config{Event: cpuClock, Frequency: 997, Threads: []int{tid}})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.Start(); err != nil {
+		return err
+	}
+	n := 0
+	for end := time.Now().Add(patience); n < 10; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("%d samples of thread %d", n, tid)
+		}
+		err := s.ReadSamples(monotonic(), func(p *Sample) error {
+			if n++; int(p.TID) != tid {
+				return fmt.Errorf("sample of thread %d, want %d", p.TID, tid)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

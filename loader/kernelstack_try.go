@@ -37,6 +37,9 @@ func (s *Session) tryKernelStacks() {
 		return
 	}
 	self := os.Getpid()
+	if len(s.cfg.Threads) > 0 {
+		self = unix.Gettid()
+	}
 	if s.flags.set(self, processSampled) != nil {
 		return
 	}

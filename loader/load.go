@@ -124,7 +124,8 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarMirrorBytes:     mirror,
 		gen.SamplerVarWantKernel:      s.cfg.Kernel,
 		gen.SamplerVarCopyKernel:      s.kernel != nil,
-		gen.SamplerVarFilterProcesses: len(s.cfg.PIDs) > 0,
+		gen.SamplerVarFilterProcesses: s.cfg.filters(),
+		gen.SamplerVarFilterThreads:   len(s.cfg.Threads) > 0,
 		gen.SamplerVarFilterCgroups:   len(s.cfg.Cgroups) > 0,
 		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
 		gen.SamplerVarPidNamespace:    ns,
@@ -274,7 +275,7 @@ func (s *Session) wantedPrograms() (names []string) {
 	if s.cfg.NewPrograms {
 		names = append(names, gen.SamplerProgOnExec)
 	}
-	if len(s.cfg.PIDs) > 0 {
+	if s.cfg.filters() {
 		names = append(names, gen.SamplerProgOnFork)
 	}
 	return names

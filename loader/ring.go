@@ -89,10 +89,12 @@ func (c *cpuRing) lay(mem []byte) {
 	c.scanned = unpackPos(c.tail.Load())
 }
 
-// endPoints has tracepoints and probes be no events any more.
-func (r *rings) endPoints() {
+// endPoints has tracepoints and probes be no events any more on some CPUs.
+func (r *rings) endPoints(on func(cpu int) bool) {
 	for i := range r.cpus {
-		atomic.StoreUint64(r.cpus[i].over, 1)
+		if on(i) {
+			atomic.StoreUint64(r.cpus[i].over, 1)
+		}
 	}
 }
 

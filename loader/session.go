@@ -31,7 +31,7 @@ type Session struct {
 	cpuRing  int             // bytes of a CPU's ring
 	blocked  *blockedThreads // for OffCPU and Wall
 	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
-	forkProg *ebpf.Program   // for the fork hook; nil without PIDs
+	forkProg *ebpf.Program   // for the fork hook; nil where all processes are sampled
 	fork     link.Link       // that hook
 	execs    *NewPrograms    // nil without Config.NewPrograms
 	switches []link.Link     // of OffCPU and Wall, while it runs
@@ -106,12 +106,23 @@ func (s *Session) open() error {
 	if err != nil {
 		return err
 	}
+	if len(s.cfg.CPUs) > 0 {
+		if err := checkOnline(s.cfg.CPUs, online); err != nil {
+			return err
+		}
+		online = s.cfg.CPUs
+	}
 	pids := s.cfg.PIDs
+	if len(s.cfg.Threads) > 0 {
+		if pids, err = ProcessesOf(s.cfg.Threads); err != nil {
+			return err
+		}
+	}
 	if len(pids) == 0 || s.cfg.FollowChildren {
 		pids = []int{-1} // the sampling program chooses
 	}
 	for _, src := range s.sources {
-		if err := src.open(online, pids); err != nil {
+		if err := src.open(online, pids, s.cfg.CPUs); err != nil {
 			return err
 		}
 	}
@@ -128,6 +139,9 @@ func (s *Session) open() error {
 	}
 	if s.rings, err = newRings(s.maps.Rings); err != nil {
 		return err
+	}
+	if len(s.cfg.CPUs) > 0 {
+		s.rings.endPoints(func(cpu int) bool { return !slices.Contains(s.cfg.CPUs, cpu) })
 	}
 	if s.kernel != nil {
 		s.kernel.rings = s.rings
@@ -172,6 +186,14 @@ func (s *Session) track() error {
 			return fmt.Errorf("process %d: it is a thread of process %d", pid, tgid)
 		}
 		if err := s.flags.set(pid, processSampled); err != nil {
+			return err
+		}
+	}
+	for _, tid := range s.cfg.Threads {
+		if _, err := processOfThread(tid); err != nil { // it is not another by now, whose number was free
+			return err
+		}
+		if err := s.flags.set(tid, processSampled); err != nil {
 			return err
 		}
 	}
@@ -295,7 +317,7 @@ func (s *Session) stop() error {
 		s.switches = nil
 	}
 	if s.rings != nil {
-		s.rings.endPoints() // to take a uprobe away takes a tenth of a second, and there may be many
+		s.rings.endPoints(func(int) bool { return true }) // to take a uprobe away takes a tenth of a second, and there may be many
 	}
 	for _, src := range s.sources {
 		err = errors.Join(err, src.stopPoints())

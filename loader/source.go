@@ -71,8 +71,8 @@ type source struct {
 	points   points          // of tracepoints and probes
 }
 
-// open opens the event, without programs.
-func (s *source) open(online []int, pids []int) (err error) {
+// open opens the event, without programs. Those of CPUs are on the wanted ones alone, where there are some.
+func (s *source) open(online, pids, wanted []int) (err error) {
 	switch {
 	case s.Event.IsTracepoint():
 		var fd int
@@ -85,7 +85,9 @@ func (s *source) open(online []int, pids []int) (err error) {
 		s.points, err = openKprobe(s.Event, online[0])
 	case s.Event.IsOffCPU():
 	default:
-		err = s.openCPUs(online)
+		if err = s.openCPUs(online); err == nil {
+			s.cpus.wanted = wanted
+		}
 	}
 	return err
 }

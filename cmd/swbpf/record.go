@@ -21,6 +21,8 @@ import (
 type recordOptions struct {
 	all     bool
 	pids    pidsValue
+	tids    threadsValue
+	cpus    cpusValue // empty: all
 	cgroups []string
 	command []string
 	eventsOptions
@@ -54,12 +56,12 @@ const (
 func newRecordCommand() *cobra.Command {
 	o := &recordOptions{}
 	c := &cobra.Command{
-		Use:   "record [-a | -p PID[,PID...] | --cgroup NAME | -- CMD ARGS...]",
+		Use:   "record [-a | -p PID[,PID...] | -t TID[,TID...] | --cgroup NAME | -- CMD ARGS...]",
 		Short: "Profile the machine, some processes or a command",
 		Long: `Record samples stacks in the kernel, unwinds them while it records, and writes
-a profile. Without -p or a command it records the whole machine until Ctrl-C,
-which always leaves a complete file; a second Ctrl-C, half a second later or
-more, leaves none.
+a profile. Without -p, -t or a command it records the whole machine until
+Ctrl-C, which always leaves a complete file; a second Ctrl-C, half a second
+later or more, leaves none.
 
 --off-cpu records where threads leave the CPU: each time is a sample with the
 stack at that moment, and weighs as long as it took. Stacks end in the reason:
@@ -102,6 +104,8 @@ went wrong on the way, 2 for wrong usage or where the kernel or the privileges
 do not allow recording.`,
 		Example: `  swbpf record -d 10 -o profile.pb.gz -o profile.html    the whole machine for 10 s
   swbpf record -p 4711 -F 997 -d 5 -o hot.html            one process, ~1,000 Hz
+  swbpf record -t 4715,4716 -d 5                          two threads
+  swbpf record -C 0-3,8 -d 5                              what runs on some CPUs
   swbpf record --cgroup nginx -d 10                       a service, or a container by its ID
   swbpf record -- make -j8                                a command and its children
   swbpf record --every 1m --keep 60 -o /var/tmp/cpu.pb.gz always on: the last hour, by minutes
@@ -130,8 +134,10 @@ do not allow recording.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p and CMD)")
+	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p, -t and CMD)")
 	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included")
+	f.VarP(&o.tids, "tid", "t", "record these threads, and no others of their processes")
+	f.VarP(&o.cpus, "cpu", "C", "record on these CPUs only; not with --off-cpu and --wall, as what waits is on none")
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "record what runs in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
 	f.VarP(eventFlag{&o.eventsOptions, func(e *eventOptions) pflag.Value { return &e.frequency }}, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(eventFlag{&o.eventsOptions, func(e *eventOptions) pflag.Value { return &e.period }}, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
@@ -143,7 +149,7 @@ do not allow recording.`,
 	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs); --wall adds them to the thread's next one")
 	f.Var(&o.labels, "label", "give all samples a label; may be repeated")
 	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
-	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C, or the end of CMD or of all -p)")
+	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C, or the end of CMD or of all -p or -t)")
 	f.Var(&o.every, "every", "write a profile each time this long, and begin anew: the time is put into the names of the files")
 	f.Var(&o.keepParts, "keep", "with --every: keep only the last n files of each -o, and remove older ones")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile to this `file`; may be repeated (default "+defaultOutput+")")
@@ -181,13 +187,13 @@ func (o *recordOptions) check(dash int) error {
 		return errors.New("there is no command after --")
 	}
 	given := 0
-	for _, b := range []bool{o.all, len(o.pids) > 0, len(o.cgroups) > 0, len(o.command) > 0} {
+	for _, b := range []bool{o.all, len(o.pids) > 0, len(o.tids) > 0, len(o.cgroups) > 0, len(o.command) > 0} {
 		if b {
 			given++
 		}
 	}
 	if given > 1 {
-		return errors.New("-a, -p, --cgroup and a command exclude each other")
+		return errors.New("-a, -p, -t, --cgroup and a command exclude each other")
 	}
 	if err := o.settle(); err != nil {
 		return err
@@ -195,6 +201,8 @@ func (o *recordOptions) check(dash int) error {
 	switch {
 	case o.offCPU && o.wall:
 		return errors.New("--wall includes --off-cpu")
+	case (o.offCPU || o.wall) && len(o.cpus) > 0:
+		return errors.New("-C excludes --off-cpu and --wall: a thread that waits is on no CPU")
 	case o.offCPU && (o.event != "" || o.frequency != 0 || o.period != 0):
 		return errors.New("--off-cpu excludes -e, -F and -c")
 	case o.wall && (o.event != "" || o.period != 0):
@@ -235,6 +243,23 @@ func (o *recordOptions) check(dash int) error {
 
 // target says in a few words what is recorded.
 func (o *recordOptions) target() string {
+	if len(o.cpus) == 0 {
+		return o.tasks()
+	}
+	on := "CPUs " + o.cpus.String()
+	if len(o.cpus) == 1 {
+		on = on[:3] + on[4:]
+	}
+	if tasks := o.tasks(); tasks != wholeMachine {
+		on = tasks + " on " + on
+	}
+	return on
+}
+
+const wholeMachine = "whole machine"
+
+// tasks is target without CPUs.
+func (o *recordOptions) tasks() string {
 	switch {
 	case len(o.command) > 0:
 		return o.command[0]
@@ -242,10 +267,14 @@ func (o *recordOptions) target() string {
 		return fmt.Sprintf("pid %d", o.pids[0])
 	case len(o.pids) > 1:
 		return "pids " + o.pids.String()
+	case len(o.tids) == 1:
+		return fmt.Sprintf("thread %d", o.tids[0])
+	case len(o.tids) > 1:
+		return "threads " + o.tids.String()
 	case len(o.cgroups) > 0:
 		return "cgroup " + strings.Join(o.cgroups, ", ")
 	}
-	return "whole machine"
+	return wholeMachine
 }
 
 // record runs a recording from beginning to end.

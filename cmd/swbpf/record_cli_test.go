@@ -59,6 +59,13 @@ func TestRecordRefuses(t *testing.T) {
 		{"-p 0", []string{"process ID"}},
 		{"-p 4194305", []string{"4194305"}},
 		{"-a -p 1", []string{"exclude"}},
+		{"-t 1 -p 1", []string{"-t", "exclude"}},
+		{"-t 1 -a", []string{"-t", "exclude"}},
+		{"-t 0", []string{"thread ID"}},
+		{"-t 4194305", []string{"thread 4194305: no such thread"}},
+		{"-C 4095", []string{"CPU 4095 is not online", "online: 0"}},
+		{"-C 1-", []string{"malformed"}},
+		{"-C 0 --wall", []string{"-C excludes"}},
 		{"-a -- true", []string{"exclude"}},
 		{"true", []string{"after --"}},
 		{"-d 1 --", []string{"no command after --"}},
@@ -510,7 +517,7 @@ func TestProcessesDoneUnknown(t *testing.T) {
 		return n
 	}
 	before := watched()
-	if done := processesDone([]int{os.Getpid(), 1 << 22, -1}); done != nil { // ESRCH, EINVAL
+	if done := loader.ProcessesDone([]int{os.Getpid(), 1 << 22, -1}); done != nil { // ESRCH, EINVAL
 		t.Error("the end of what is no process can be waited for")
 	}
 	if n := watched() - before; n != 0 {

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
@@ -92,6 +90,12 @@ func (r *recorder) start(reads bool) error {
 	o := r.opt
 	var inCgroups []uint64
 	pids := o.pids // that run already
+	if len(o.tids) > 0 {
+		var err error
+		if pids, err = loader.ProcessesOf(o.tids); err != nil {
+			return err
+		}
+	}
 	if len(o.cgroups) > 0 {
 		cgroups, err := loader.OpenCgroups()
 		if err != nil {
@@ -110,7 +114,7 @@ func (r *recorder) start(reads bool) error {
 	event := first.Event
 	cfg := loader.Config{
 		Event: event, Weight: first.Weight, Filter: first.Filter, Frequency: first.Frequency, Period: first.Period, StackBytes: int(o.stackBytes),
-		Kernel: !o.noKernel, PIDs: o.pids, Cgroups: inCgroups, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
+		Kernel: !o.noKernel, PIDs: o.pids, Threads: o.tids, CPUs: o.cpus, Cgroups: inCgroups, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
 	}
 	cfg.Changes = o.sendsChanges(event)
 	for i := range o.also {
@@ -145,7 +149,11 @@ func (r *recorder) start(reads bool) error {
 	if o.times {
 		r.builder.KeepTimes()
 	}
-	followed := r.follow(cfg.PIDs)
+	of := cfg.PIDs
+	if len(o.tids) > 0 {
+		of = pids
+	}
+	followed := r.follow(of)
 	if err := <-opened; err != nil {
 		return err // says best what is missing
 	}
@@ -254,7 +262,9 @@ func (r *recorder) awaitEnd(ended chan<- struct{}) {
 	if r.command != nil {
 		done = r.command.Done()
 	} else if len(r.opt.pids) > 0 {
-		done = processesDone(r.opt.pids)
+		done = loader.ProcessesDone(r.opt.pids)
+	} else if len(r.opt.tids) > 0 {
+		done = loader.ThreadsDone(r.opt.tids)
 	}
 	signalled := false
 	select {
@@ -270,39 +280,6 @@ func (r *recorder) awaitEnd(ended chan<- struct{}) {
 	ended <- struct{}{}
 	r.alarm.ring()
 	r.abortAfter(first)
-}
-
-// processesDone returns a channel that is closed when all these processes have
-// ended; it never is where the kernel does not tell.
-func processesDone(pids []int) <-chan struct{} {
-	done := make(chan struct{})
-	var running []unix.PollFd
-	for _, pid := range pids {
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err == nil {
-			running = append(running, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-		} else if err != unix.ESRCH {
-			for _, p := range running {
-				unix.Close(int(p.Fd))
-			}
-			return nil
-		}
-	}
-	go func() {
-		for len(running) > 0 {
-			if _, err := unix.Poll(running, -1); err != nil && err != unix.EINTR {
-				return
-			}
-			running = slices.DeleteFunc(running, func(p unix.PollFd) bool {
-				if p.Revents != 0 {
-					unix.Close(int(p.Fd))
-				}
-				return p.Revents != 0
-			})
-		}
-		close(done)
-	}()
-	return done
 }
 
 // sameSignal is for how long after a signal others are taken for the same one: timeout

@@ -26,7 +26,7 @@ func (r *recorder) meta() profile.Meta {
 		Start:    r.part.began,
 		Clock:    int64(r.part.clock),
 		Duration: r.partDuration(),
-		CPUs:     loader.CPUs(),
+		CPUs:     cmp.Or(len(r.opt.cpus), loader.CPUs()),
 		Kernel:   kernelRelease(),
 		Help:     maps.Clone(loader.LostHelp),
 	}

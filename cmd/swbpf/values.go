@@ -88,6 +88,24 @@ func (v *tidsValue) String() string     { return joinIDs(*v) }
 func (v *tidsValue) Set(s string) error { return appendIDs((*[]procstate.ThreadID)(v), s, "thread") }
 func (v *tidsValue) Type() string       { return "tid[,tid...]" }
 
+// threadsValue is tidsValue where threads are plain numbers.
+type threadsValue []int
+
+func (v *threadsValue) String() string     { return joinIDs(*v) }
+func (v *threadsValue) Set(s string) error { return appendIDs((*[]int)(v), s, "thread") }
+func (v *threadsValue) Type() string       { return "tid[,tid...]" }
+
+// cpusValue is a flag for CPUs, as a list of numbers and ranges.
+type cpusValue []int
+
+func (v *cpusValue) String() string { return loader.FormatCPUs(*v) }
+func (v *cpusValue) Type() string   { return "cpu[-cpu][,...]" }
+
+func (v *cpusValue) Set(s string) (err error) {
+	*v, err = loader.ParseCPUs(s)
+	return err
+}
+
 func joinIDs[ID any](ids []ID) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")
 }

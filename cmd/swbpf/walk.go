@@ -60,7 +60,7 @@ type walkOptions struct {
 func newWalkCommand() *cobra.Command {
 	o := &walkOptions{symbols: "yes", goes: "yes", virtual: "yes", tasks: "yes"}
 	c := &cobra.Command{
-		Use:   "walk PID... | --cgroup NAME | --core FILE",
+		Use:   "walk PID... | -t TID | --cgroup NAME | --core FILE",
 		Short: "Print the stacks of running processes or of a core file",
 		Long: `Walk stops all threads of a process together, for as long as it takes to copy
 their registers and live stacks, sets them going again, and then walks the
@@ -137,7 +137,7 @@ when the process may not be traced, 7 when another program has traced it for a
 second, 8 when a thread could not be stopped, being in an uninterruptible wait,
 or not walked.`,
 		Example: `  swbpf walk 4711                      all threads of a process
-  swbpf walk 4711 --tid 4715           one thread; only that one is stopped
+  swbpf walk -t 4715                   one thread; only that one is stopped
   swbpf walk 4711 --symbols functions  in a quarter of the time, without lines
   swbpf walk 4711 --json               for programs
   swbpf walk --cgroup nginx            all processes of a service or container
@@ -147,7 +147,9 @@ or not walked.`,
   swbpf walk --core core.4711          a core file`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := o.check(args); err != nil {
+			if err := o.check(args); errors.Is(err, procstate.ErrNoThread) {
+				return walkError(err)
+			} else if err != nil {
 				return withCode(exitCannot, err)
 			}
 			return o.run(os.Stdout)
@@ -157,7 +159,7 @@ or not walked.`,
 	f.SortFlags = false
 	f.VarP((*pidsValue)(&o.pids), "pid", "p", "walk these processes, as without the flag")
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "walk the processes that are in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
-	f.Var(&o.tids, "tid", "walk these threads only")
+	f.VarP(&o.tids, "tid", "t", "walk these threads only; the process need not be named")
 	f.BoolVar(&o.json, "json", false, "write one JSON object per process")
 	f.StringVar(&o.symbols, "symbols", "yes", "`what` to look up: yes, functions (no lines, no inlined calls) or no, which is faster")
 	f.StringVar(&o.core, "core", "", "walk the threads of a core `file`, which zstd or gzip may have compressed")
@@ -202,7 +204,7 @@ func (o *walkOptions) check(args []string) error {
 		return errors.New("a process ID or --core, not both")
 	case len(o.cgroups) > 0 && (o.core != "" || len(o.pids) > 0):
 		return errors.New("--cgroup excludes process IDs and --core")
-	case o.core == "" && len(o.pids) == 0 && len(o.cgroups) == 0:
+	case o.core == "" && len(o.pids) == 0 && len(o.cgroups) == 0 && len(o.tids) == 0:
 		return errors.New("which process? Give its ID, or --core FILE\nSee 'swbpf walk --help'")
 	case o.core == "" && o.exe != "":
 		return errors.New("--exe goes with --core")
@@ -235,7 +237,17 @@ func (o *walkOptions) check(args []string) error {
 }
 
 // findProcesses looks for the processes of --cgroup.
-func (o *walkOptions) findProcesses() error {
+func (o *walkOptions) findProcesses() (err error) {
+	if len(o.tids) > 0 && len(o.pids) == 0 && o.core == "" {
+		var tids []int
+		for _, tid := range o.tids {
+			tids = append(tids, int(tid))
+		}
+		if o.pids, err = loader.ProcessesOf(tids); err == nil && len(o.pids) > 1 {
+			err = errors.New("--tid: the threads are of several processes")
+		}
+		return err
+	}
 	if len(o.cgroups) == 0 {
 		return nil
 	}

@@ -247,6 +247,9 @@ func TestWalkText(t *testing.T) {
 	if code != exitOK || strings.Count(out, ": complete\n") != 1 || !strings.Contains(out, "thread "+pid+" ") {
 		t.Errorf("--tid: exit %d\n%s", code, out)
 	}
+	if alone, _, code := runWalk(t, "-t", pid); code != exitOK || strings.Count(alone, ": complete\n") != 1 || !strings.Contains(alone, "thread "+pid+" ") {
+		t.Errorf("-t alone: exit %d\n%s", code, alone)
+	}
 }
 
 // Threads of a pool, whose names differ in a number, are shown once.
@@ -405,6 +408,8 @@ func TestWalkExit(t *testing.T) {
 		{[]string{"--tid", pid, "--goroutines=all", pid}, exitCannot, "excludes --goroutines=all"},
 		{[]string{"4194304"}, exitNoProcess, "no such process"},
 		{[]string{"--tid", "4194304", pid}, exitNoProcess, "no such thread"},
+		{[]string{"-t", "4194304"}, exitNoProcess, "thread 4194304: no such thread"},
+		{[]string{"-t", pid + "," + strconv.Itoa(os.Getpid())}, exitCannot, "of several processes"},
 		{[]string{"--tid", strconv.Itoa(os.Getpid()), pid}, exitNoProcess, "no such thread"},
 		{[]string{strconv.Itoa(zombie.Process.Pid)}, exitZombie, "zombie"},
 		{[]string{"--core", "/nonexistent"}, exitFailure, "no such file"},
