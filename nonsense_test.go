@@ -46,7 +46,7 @@ func TestNonsense(t *testing.T) {
 			for _, l := range w.ProcessState().Libraries().Libraries() {
 				images = append(images, l.Image)
 			}
-			for seed := range uint64(20) {
+			for seed := range uint64(10) {
 				p := &steptest.Nonsense{ProcessState: w.ProcessState(), Rand: rand.New(rand.NewPCG(seed, 8)), Rate: []int{0, 2, 20, 200, 3000}[seed%5], Images: images}
 				askNonsense(t, seed, p)
 				if t.Failed() {

@@ -113,11 +113,11 @@ func TestNonsense(t *testing.T) {
 		}
 	}
 	for name, begin := range begins {
-		walkNonsense(t, allSteppers(), names, images[name], 200, begin)
+		walkNonsense(t, allSteppers(), names, images[name], 100, begin)
 		for _, s := range allSteppers().Steppers() {
 			t.Run(name+"/"+s.Name(), func(t *testing.T) {
 				group := unwind.NewGroup(s)
-				walkNonsense(t, group, names, images[name], 40, begin)
+				walkNonsense(t, group, names, images[name], 16, begin)
 			})
 		}
 	}
