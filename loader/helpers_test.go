@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -168,6 +169,26 @@ func allowedCPU(t testing.TB) int {
 	}
 	t.Fatal("no CPU")
 	return 0
+}
+
+// stayOnCPU keeps the goroutine of the test on one CPU, until the test ends.
+func stayOnCPU(t testing.TB) {
+	t.Helper()
+	runtime.LockOSThread()
+	var before, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
+	}
+	one.Set(allowedCPU(t))
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.SchedSetaffinity(0, &before); err != nil {
+			t.Error(err)
+		}
+		runtime.UnlockOSThread()
+	})
 }
 
 // readUntil reads samples until fn has seen what it wants.

@@ -141,7 +141,7 @@ func TestStackParts(t *testing.T) {
 					if err := s.SetStackParts(p.pid, &parts); err != nil {
 						t.Fatal(err)
 					}
-					told = monotonic()
+					told = monotonic() + uint64(10*time.Millisecond) // a sample may be under way
 				}
 				if smp.Time <= told {
 					return false

@@ -53,7 +53,7 @@ func TestWrongUsage(t *testing.T) {
 		"view -o /proc/p.html a":      "make a file in /proc: ",
 		"view -o a.html -o ../" + filepath.Base(dir) + "/a.html b": "are one file",
 		"view ./sub/none": "open ./sub/none: no such file",
-		"view .":          "read .: is a directory",
+		"view .":          "a directory, and none that 'perf record --threads' has written",
 		"view ./empty":    "swbpf: ./empty: the profile is empty",
 	} {
 		if _, errOut, status := runSwbpf(t, dir, strings.Fields(args)...); status == exitOK || !strings.Contains(errOut, want) {
