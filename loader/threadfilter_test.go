@@ -165,7 +165,13 @@ func TestCPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := online[len(online)-1]
+	want := allowedCPU(t)
+	startTarget(t, stackTarget(t), "fill", "64") // wherever there is room
+	var one unix.CPUSet
+	one.Set(want)
+	if err := unix.SchedSetaffinity(startTarget(t, stackTarget(t), "fill", "64").pid, &one); err != nil {
+		t.Fatal(err)
+	}
 	for _, event := range []Event{cpuClock, switches} {
 		s := startSession(t, Config{Event: event, CPUs: []int{want}})
 		n := 0
