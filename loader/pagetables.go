@@ -22,7 +22,6 @@ const (
 	tableBits     = 9
 	pageBits      = 12
 	memoryAlign   = 1 << 30 // of the address of all memory (PUD_SIZE)
-	maxMemoryGB   = 1 << 12 // that are looked at
 	lowestAddress = 1 << 63 // of the kernel
 )
 
@@ -35,18 +34,21 @@ type pageTables struct {
 	memory      uint64 // the address of physical memory
 	shift       uint64 // of an address, for the index of the topmost table
 	addressBits uint64 // of an entry
+	limit       uint64 // that physical addresses are below
 }
 
 var errNoPageTables = errors.New("page tables not found")
 
 // findPageTables finds out how those that begin at top can be read: so that they lead from an address to a page that
 // begins with these bytes, as no other does. All memory has an address of 48 bits where the tables have four levels.
-func findPageTables(mem memoryReader, top, addr uint64, begin []byte) (pageTables, error) {
-	t := pageTables{memory: top &^ (memoryAlign - 1), shift: 48}
+// What is taken for a table while that is tried is memory, too: physical addresses are below limit, or else what is
+// behind all memory, devices perhaps, would be read.
+func findPageTables(mem memoryReader, top, addr uint64, begin []byte, limit uint64) (pageTables, error) {
+	t := pageTables{memory: top &^ (memoryAlign - 1), shift: 48, limit: limit}
 	if int64(top)<<16>>16 == int64(top) {
 		t.shift -= tableBits
 	}
-	for range maxMemoryGB {
+	for top-t.memory < limit {
 		for _, encrypted := range encryptionBits {
 			t.addressBits = entryAddress &^ encrypted
 			number, err := t.pageNumber(mem, top, addr)
@@ -75,7 +77,7 @@ func (t pageTables) pageNumber(mem memoryReader, top, addr uint64) (uint64, erro
 		}
 		entry := binary.LittleEndian.Uint64(b)
 		switch {
-		case entry&entryPresent == 0, shift > pageBits && entry&entryLarge != 0:
+		case entry&entryPresent == 0, shift > pageBits && entry&entryLarge != 0, entry&t.addressBits >= t.limit:
 			return 0, errNoPageTables
 		case shift == pageBits:
 			return entry & t.addressBits >> pageBits, nil
@@ -161,5 +163,19 @@ func currentPageTables(mem *kernelMemory) (pageTables, error) {
 	if err != nil {
 		return pageTables{}, err
 	}
-	return findPageTables(mem, top, addr, b[:16])
+	limit, err := physicalLimit()
+	if err != nil {
+		return pageTables{}, err
+	}
+	return findPageTables(mem, top, addr, b[:16], limit)
+}
+
+// physicalLimit returns an address that the machine's memory ends below, unless it has large holes.
+func physicalLimit() (uint64, error) {
+	const holes = 64 << 30
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, err
+	}
+	return 2*info.Totalram*uint64(info.Unit) + holes, nil
 }

@@ -115,12 +115,13 @@ func TestFindPageTables(t *testing.T) {
 		return m, top
 	}
 	begin := binary.LittleEndian.AppendUint64(nil, cookie)
+	const limit = 1 << 40
 	const noExecute = 1 << 63
 	for _, bit := range []uint64{0, 1 << 47, 1 << 51} {
 		for _, c := range []struct{ memory, shift uint64 }{{memory4, 39}, {memory5, 48}} {
 			m, top := tables(c.memory, c.shift, bit|noExecute)
-			want := pageTables{c.memory, c.shift, (1<<52 - 1<<12) &^ bit}
-			if got, err := findPageTables(m, top, addr, begin); err != nil || got != want {
+			want := pageTables{c.memory, c.shift, (1<<52 - 1<<12) &^ bit, limit}
+			if got, err := findPageTables(m, top, addr, begin, limit); err != nil || got != want {
 				t.Errorf("bit %#x: %#x, %v; want %#x", bit, got, err, want)
 			}
 		}
@@ -131,19 +132,24 @@ func TestFindPageTables(t *testing.T) {
 			continue
 		}
 		m[at] = v &^ entryPresent
-		if got, err := findPageTables(m, top, addr, begin); err == nil {
+		if got, err := findPageTables(m, top, addr, begin, limit); err == nil {
 			t.Errorf("without the entry at %#x: %#x", at, got)
 		}
 		m[at] = v
 	}
-	if got, err := findPageTables(m, top, addr+1<<12, begin); err == nil {
+	for _, limit := range []uint64{0, 1 << 12, 1 << 32} { // tables are above
+		if got, err := findPageTables(m, top, addr, begin, limit); err == nil {
+			t.Errorf("limit %#x: %#x", limit, got)
+		}
+	}
+	if got, err := findPageTables(m, top, addr+1<<12, begin, limit); err == nil {
 		t.Errorf("of another page: %#x", got)
 	}
 	m[memory4+number<<12]++
-	if got, err := findPageTables(m, top, addr, begin); err == nil {
+	if got, err := findPageTables(m, top, addr, begin, limit); err == nil {
 		t.Errorf("of a page with other bytes: %#x", got)
 	}
-	if got, err := findPageTables(tablesMemory{}, 1<<63, addr, begin); err == nil {
+	if got, err := findPageTables(tablesMemory{}, 1<<63, addr, begin, limit); err == nil {
 		t.Errorf("at the lowest address of the kernel: %#x", got)
 	}
 }
