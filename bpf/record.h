@@ -51,6 +51,7 @@ enum off_cpu_state {
 	OFF_CPU_UNINTERRUPTIBLE = 5, /* in the kernel, but for no disk: a vfork child, a lock of its own */
 	OFF_CPU_RUNNABLE = 6, /* preempted, or woken up again: it waits for a CPU */
 	OFF_CPU_STATES = 7,
+	OFF_CPU_WAKER = 7, /* none: the sample is of what wakes another thread up */
 };
 
 struct sample_header {
@@ -80,7 +81,8 @@ struct sample_header {
 	u8 labels;          /* how many of the regions, the last of all, are the labels of the goroutine that
 			       runs: their strings, and then what these are */
 	u8 event;           /* which of the events (event_number) */
-	u8 unused[6];
+	u8 unused[2];
+	u32 woken;          /* with OFF_CPU_WAKER the tid of the other thread, whose sample has weight as its time */
 	u8 comm[16];
 	struct user_regs regs;
 };
@@ -192,6 +194,7 @@ struct counters {
 	u64 partial_regs;     /* samples with USER_PARTIAL */
 	u64 exited;           /* samples with USER_EXITED */
 	u64 unsampled_time;   /* ns off the CPU in skipped_rate */
+	u64 lost_wakers;      /* samples with OFF_CPU_WAKER for which there was no room */
 	u64 missed_switches;  /* back to a thread, that were not reported */
 
 	u64 started;      /* when the session was */

@@ -118,6 +118,8 @@ struct occasion {
 	bool in_kernel;
 	bool at_switch; /* of the current task, from a raw tracepoint */
 	u8 off_cpu; /* enum off_cpu_state */
+	bool is_foreign; /* a process that is not asked for, or the idle task: without user part */
+	u32 woken; /* with OFF_CPU_WAKER: the tid of the other thread */
 	const struct deferred *deferred; /* what was kept of one put off, or NULL */
 };
 
@@ -128,11 +130,14 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 	struct sample_header *h = begin_record(r);
 
 	if (!h) {
-		n->lost_ring_full++;
+		if (!o->woken)
+			n->lost_ring_full++;
 		return false;
 	}
 	begin_header(h, task, tgid, current_tid(task), cgroup_of(task), o->weight);
 	h->off_cpu = o->off_cpu;
+	if (o->woken)
+		h->woken = o->woken;
 	r->end = sizeof(*h);
 	if (o->deferred)
 		add_kept_kernel_stack(o->deferred, r, h);
@@ -140,7 +145,9 @@ INLINE bool record(void *ctx, struct cpu_ring *r, struct task_struct *task, u32 
 		add_kernel_part(ctx, r, h, task);
 	else if (o->in_kernel && want_kernel)
 		add_kernel_stack(ctx, r, h, o->at_switch ? RAW_TRACEPOINT_FRAMES : 0);
-	if (o->regs) {
+	if (o->is_foreign)
+		h->user = USER_NONE;
+	else if (o->regs) {
 		__builtin_memcpy(&h->regs, o->regs, sizeof(h->regs));
 		h->user = user_state_of(task, h);
 	} else
@@ -445,15 +452,61 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* A task is to be woken up: from here on it waits for a CPU. Argument: it. */
+/* Notes that a task is to be woken up: from here on it waits for a CPU. Returns its times,
+ * NULL when it waited for that already, or is not known. */
+INLINE struct thread_times *note_waking(struct task_struct *task)
+{
+	u32 pid = kernel_read(task, pid);
+	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+
+	if (!t || !t->left || t->woken)
+		return NULL;
+	t->woken = bpf_ktime_get_ns();
+	return t;
+}
+
+/* A task is to be woken up. Argument: it. */
 SEC("raw_tracepoint/sched_waking")
 int on_waking(struct bpf_raw_tracepoint_args *ctx)
 {
-	u32 pid = kernel_read((struct task_struct *)ctx->args[0], pid);
-	struct thread_times *t = bpf_map_lookup_elem(&times, &pid);
+	note_waking((void *)ctx->args[0]);
+	return 0;
+}
 
-	if (t && t->left && !t->woken)
-		t->woken = bpf_ktime_get_ns();
+/*
+ * The same, with a sample of the current task, which wakes it, unless that is interrupted
+ * by what does: user space sees that by the kernel's stack. It is for a time off the CPU
+ * that has a sample.
+ */
+SEC("raw_tracepoint/sched_waking")
+int on_waker(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct thread_times *t = note_waking((void *)ctx->args[0]);
+	struct cpu_ring *r = this_cpu_ring();
+
+	if (!t || !r || t->woken - t->left < min_off_cpu)
+		return 0;
+	if (t->sampled != SAMPLED && t->late != t->left)
+		return 0;
+	if (r->busy || filled(r) >= ring_bytes / 4 * 3) { /* as in draw */
+		r->counters.lost_wakers++;
+		return 0;
+	}
+	struct task_struct *task = current_task();
+	u32 tgid = current_tgid(task);
+	u8 flags = tgid ? process_flags(tgid) : 0;
+	struct occasion o = {
+		.time = t->woken,
+		.weight = t->left,
+		.flags = flags,
+		.in_kernel = true,
+		.at_switch = true,
+		.off_cpu = OFF_CPU_WAKER,
+		.is_foreign = !tgid || !is_asked_for(task, flags),
+		.woken = t->tid,
+	};
+	if (!sample(ctx, r, task, tgid, &o))
+		r->counters.lost_wakers++;
 	return 0;
 }
 

@@ -71,6 +71,7 @@ type SamplerCounters struct {
 	PartialRegs     uint64
 	Exited          uint64
 	UnsampledTime   uint64
+	LostWakers      uint64
 	MissedSwitches  uint64
 	Started         uint64
 	LateBefore      uint64
@@ -337,6 +338,7 @@ const (
 	SamplerOffCpuStateOFF_CPU_UNINTERRUPTIBLE SamplerOffCpuState = 5
 	SamplerOffCpuStateOFF_CPU_RUNNABLE        SamplerOffCpuState = 6
 	SamplerOffCpuStateOFF_CPU_STATES          SamplerOffCpuState = 7
+	SamplerOffCpuStateOFF_CPU_WAKER           SamplerOffCpuState = 7
 )
 
 type SamplerPageTables struct {
@@ -411,7 +413,8 @@ type SamplerSampleHeader struct {
 	Slot          uint64
 	Labels        uint8
 	Event         uint8
-	Unused        [6]uint8
+	Unused        [2]uint8
+	Woken         uint32
 	Comm          [16]uint8
 	Regs          struct {
 		_      structs.HostLayout
@@ -580,6 +583,7 @@ const (
 	SamplerProgOnTracepoint      = "on_tracepoint"
 	SamplerProgOnUprobe          = "on_uprobe"
 	SamplerProgOnWaitingTask     = "on_waiting_task"
+	SamplerProgOnWaker           = "on_waker"
 	SamplerProgOnWaking          = "on_waking"
 	SamplerVarComparisonKindType = "comparison_kind_type"
 	SamplerVarConditionCount     = "condition_count"
@@ -673,6 +677,7 @@ type SamplerProgramSpecs struct {
 	OnTracepoint  *ebpf.ProgramSpec `ebpf:"on_tracepoint"`
 	OnUprobe      *ebpf.ProgramSpec `ebpf:"on_uprobe"`
 	OnWaitingTask *ebpf.ProgramSpec `ebpf:"on_waiting_task"`
+	OnWaker       *ebpf.ProgramSpec `ebpf:"on_waker"`
 	OnWaking      *ebpf.ProgramSpec `ebpf:"on_waking"`
 }
 
@@ -858,6 +863,7 @@ type SamplerPrograms struct {
 	OnTracepoint  *ebpf.Program `ebpf:"on_tracepoint"`
 	OnUprobe      *ebpf.Program `ebpf:"on_uprobe"`
 	OnWaitingTask *ebpf.Program `ebpf:"on_waiting_task"`
+	OnWaker       *ebpf.Program `ebpf:"on_waker"`
 	OnWaking      *ebpf.Program `ebpf:"on_waking"`
 }
 
@@ -871,6 +877,7 @@ func (p *SamplerPrograms) Close() error {
 		p.OnTracepoint,
 		p.OnUprobe,
 		p.OnWaitingTask,
+		p.OnWaker,
 		p.OnWaking,
 	)
 }

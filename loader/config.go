@@ -66,6 +66,11 @@ type Config struct {
 	// DefaultMinOffCPU. With Wall shorter ones are added to the thread's next.
 	MinOffCPU time.Duration
 
+	// Wakers asks with OffCPU and Wall for a sample of what wakes a thread up whose time off the CPU has a
+	// sample: Sample.Waker. One of another process than those asked for has no user part. It needs Kernel, as
+	// kernel stacks tell threads from interrupts.
+	Wakers bool
+
 	// StackBytes limits the user stack copied per sample, at most
 	// MaxStackBytes. It is rounded up to 4 KiB. 0 means DefaultStackBytes,
 	// and up to WholeStackBytes where that makes the copy whole, as far as
@@ -122,6 +127,10 @@ func (c *Config) complete() error {
 		return errors.New("processes and threads exclude each other")
 	case len(c.CPUs) > 0 && c.Event.hasOffCPU():
 		return fmt.Errorf("event %s: it is on no CPU, and cannot be sampled on some", c.Event.Name)
+	case c.Wakers && !c.Event.hasOffCPU():
+		return fmt.Errorf("event %s: it has no wakers", c.Event.Name)
+	case c.Wakers && !c.Kernel:
+		return errors.New("wakers cannot be told from interrupts without kernel stacks")
 	case len(c.Also) >= MaxEvents:
 		return fmt.Errorf("%d events: at most %d can be sampled at a time", len(c.Also)+1, MaxEvents)
 	case c.MinOffCPU < 0:

@@ -256,7 +256,7 @@ func (s *Session) loadCollection(spec *ebpf.CollectionSpec, names ...string) (*e
 
 // offCPUHooks are the programs for time off the CPU, and where they run.
 var offCPUHooks = []struct{ tracepoint, program string }{
-	{"sched_waking", gen.SamplerProgOnWaking}, {"sched_switch", gen.SamplerProgOnSwitch},
+	{"sched_waking", gen.SamplerProgOnWaking}, {"sched_waking", gen.SamplerProgOnWaker}, {"sched_switch", gen.SamplerProgOnSwitch},
 }
 
 // wantedPrograms names the programs that this Session needs, with that of its first event.
@@ -265,9 +265,11 @@ func (s *Session) wantedPrograms() (names []string) {
 		names = append(names, name)
 	}
 	if s.hasOffCPU() {
-		for _, h := range offCPUHooks {
-			names = append(names, h.program)
+		waking := gen.SamplerProgOnWaking
+		if s.cfg.Wakers {
+			waking = gen.SamplerProgOnWaker
 		}
+		names = append(names, waking, gen.SamplerProgOnSwitch)
 		if haveTaskStacks() { // otherwise threads are met at their first switch
 			names = append(names, gen.SamplerProgOnWaitingTask)
 		}

@@ -1,11 +1,7 @@
 package loader
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
-	"os"
-	"strconv"
 	"time"
 	"unsafe"
 
@@ -164,9 +160,14 @@ func (s *Session) readOffCPU(rec []byte, fn func(*Sample) error) error {
 	case int(unsafe.Sizeof(unsampled{})):
 		return s.emitUnsampled((*unsampled)(unsafe.Pointer(unsafe.SliceData(rec))), fn)
 	}
-	if len(rec) >= int(unsafe.Sizeof(sampleHeader{})) &&
-		Blocked((*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec))).OffCpu) != NotBlocked {
-		return s.blocked.hold(s.blocked.byTID, rec)
+	if len(rec) >= int(unsafe.Sizeof(sampleHeader{})) {
+		switch Blocked((*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec))).OffCpu) {
+		case NotBlocked:
+		case wakerBlocked:
+			return s.emitWaker(rec, fn)
+		default:
+			return s.blocked.hold(s.blocked.byTID, rec)
+		}
 	}
 	if err := s.sample.decode(rec, nil); err != nil {
 		return err
@@ -181,10 +182,8 @@ func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, fn
 	if err := p.decode(r.bytes(), nil); err != nil {
 		return err
 	}
-	p.Time = end
-	for len(p.Kernel) > 0 && s.isTraceCode(p.Kernel[0]) {
-		p.Kernel = p.Kernel[1:]
-	}
+	p.Time, p.Left = end, p.Time
+	s.code.leaveTracing(p)
 	if blocked > 0 {
 		p.Weight = blocked
 		if err := fn(p); err != nil {
@@ -272,49 +271,6 @@ func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
 		}
 	}
 	return nil
-}
-
-// traceFunctions are between __schedule and the frames that the kernel side leaves
-// out: the first with several programs at the tracepoint, the others in stacks of some
-// kernels, by the number of its arguments.
-var traceFunctions = []string{"__traceiter_sched_switch", "bpf_trace_run3", "bpf_trace_run4"}
-
-// traceFunctionBytes is more than the length of each; what is in their vicinity is
-// their like.
-const traceFunctionBytes = 512
-
-// isTraceCode reports whether an address of the kernel is in one of the traceFunctions.
-func (s *Session) isTraceCode(pc uint64) bool {
-	for _, start := range s.traceFunctions {
-		if pc-start < traceFunctionBytes {
-			return true
-		}
-	}
-	return false
-}
-
-// findTraceFunctions looks up their addresses; where these are hidden, frames of them
-// stay in the stacks.
-func (s *Session) findTraceFunctions() {
-	f, err := os.Open("/proc/kallsyms")
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for len(s.traceFunctions) < len(traceFunctions) && lines.Scan() {
-		line := lines.Bytes()
-		for _, name := range traceFunctions {
-			head, found := bytes.CutSuffix(line, []byte(name))
-			if !found || !bytes.HasSuffix(head, []byte{' '}) {
-				continue
-			}
-			text, _, _ := bytes.Cut(line, []byte{' '})
-			if addr, err := strconv.ParseUint(string(text), 16, 64); err == nil && addr != 0 {
-				s.traceFunctions = append(s.traceFunctions, addr)
-			}
-		}
-	}
 }
 
 // switchTellsState reports whether the tracepoint sched_switch has the state

@@ -370,25 +370,26 @@ func TestOffCPUAccount(t *testing.T) {
 func TestTraceCode(t *testing.T) {
 	kernelTest(t)
 	var s Session
-	s.findTraceFunctions()
-	for _, start := range s.traceFunctions {
+	var err error
+	if s.code, err = readKernelCode(); err != nil || len(s.code.tracing) != len(tracingFunctions) || !s.code.tellsInterrupts() {
+		t.Fatalf("found %+x of %v: %v", s.code, tracingFunctions, err)
+	}
+	for _, start := range s.code.tracing {
 		for at, want := range map[uint64]bool{start: true, start + 16: true, start - 1<<20: false} {
-			if got := s.isTraceCode(at); got != want {
-				t.Errorf("%#x, %#x from its start: %v", at, at-start, got)
+			p := Sample{Kernel: []uint64{at}}
+			if s.code.leaveTracing(&p); (len(p.Kernel) == 0) != want {
+				t.Errorf("%#x, %#x from its start: %x", at, at-start, p.Kernel)
 			}
 		}
-	}
-	if len(s.traceFunctions) != len(traceFunctions) {
-		t.Fatalf("found %x of %v", s.traceFunctions, traceFunctions)
 	}
 	type record struct {
 		header sampleHeader
 		pcs    [3]uint64
 	}
-	rec := record{pcs: [3]uint64{s.traceFunctions[1] + 8, s.traceFunctions[0] + 8, 0x1234}}
+	rec := record{pcs: [3]uint64{s.code.tracing[1] + 8, s.code.tracing[0] + 8, 0x1234}}
 	rec.header.KernelFrames = uint8(len(rec.pcs))
 	held := &blockedRecord{words: unsafe.Slice((*uint64)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec)/8)}
-	err := s.emitOffCPU(held, 1, 0, 2, func(p *Sample) error {
+	err = s.emitOffCPU(held, 1, 0, 2, func(p *Sample) error {
 		if len(p.Kernel) != 1 || p.Kernel[0] != 0x1234 {
 			t.Errorf("kernel frames %x", p.Kernel)
 		}

@@ -78,12 +78,15 @@ type Sample struct {
 	Cgroup uint64
 
 	// Blocked tells what the thread waited for in a sample of OffCPU or Wall.
-	// Time is then the end of that.
+	// Time is then the end of that, Left its beginning.
 	Blocked Blocked
+	Left    uint64
 	// Continued says that the sample goes on where the last one ended: the
 	// thread has the same stack in another state. Unsampled, that of this time
 	// no sample was taken: there is no stack. Neither counts as a sample.
 	Continued, Unsampled bool
+	// Waker is set of samples that are of what woke up another thread. They count for nothing.
+	Waker Waker
 
 	// User tells whether Regs and Regions are there: in the states
 	// UserNative and UserCompat32.
@@ -179,7 +182,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
 	s.StackParts, s.FrameRegions, s.LabelRegions = int(h.Parts), int(h.Frames), int(h.Labels)
 	s.Cgroup, s.Event = h.Cgroup, int(h.Event)
-	s.Blocked, s.Continued, s.Unsampled = Blocked(h.OffCpu), false, false
+	s.Blocked, s.Continued, s.Unsampled, s.Left, s.Waker = Blocked(h.OffCpu), false, false, 0, Waker{}
 	s.Arch, s.Regs = nil, procstate.Regs{}
 	if s.User == UserNative || s.User == UserCompat32 {
 		s.decodeRegs(h)

@@ -39,8 +39,8 @@ type Session struct {
 	startedAt, stopped uint64 // CLOCK_MONOTONIC ns of Start and Stop
 	nextLate           uint64 // when to look for threads without a sample again
 	flushedTimes       bool
-	toldPages          bool     // see tellPageTables
-	traceFunctions     []uint64 // where the functions of that name begin
+	toldPages          bool       // see tellPageTables
+	code               kernelCode // of OffCPU and Wall
 
 	types    *btf.Cache // of the kernel; nil once all is loaded
 	runStats io.Closer  // nil when not kept
@@ -127,7 +127,10 @@ func (s *Session) open() error {
 		}
 	}
 	if s.hasOffCPU() {
-		s.findTraceFunctions()
+		s.code, _ = readKernelCode() // without it less is told, or checkWakers says so
+		if err := s.checkWakers(); err != nil {
+			return err
+		}
 		s.blocked = newBlockedThreads()
 	}
 	if _, ok := chargedMemlock(); ok {

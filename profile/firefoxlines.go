@@ -166,6 +166,12 @@ func (f *firefoxWriter) waits(s *tally) bool {
 		return ""
 	}
 	leaf := p.nodes[s.node]
+	for n := s.node; n != 0; n = p.nodes[n].parent {
+		if p.isWaker(p.nodes[n].location) {
+			leaf = p.nodes[p.nodes[n].parent]
+			break
+		}
+	}
 	return s.node != 0 && name(leaf) != "" && waits(name(leaf)) &&
 		(leaf.parent == 0 || name(p.nodes[leaf.parent]) != notSampled)
 }

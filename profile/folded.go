@@ -60,6 +60,22 @@ func (p *Profile) stack(dst []uint32, leaf uint32) []uint32 {
 	return dst
 }
 
+// withoutWaker returns those frames of a stack, leaf first, that are not of what woke the thread up.
+func (p *Profile) withoutWaker(stack []uint32) []uint32 {
+	for i, id := range stack {
+		if p.isWaker(id) {
+			return stack[i+1:]
+		}
+	}
+	return stack
+}
+
+// isWaker reports whether a location is a WakerMarker.
+func (p *Profile) isWaker(location uint32) bool {
+	loc := &p.locations[location]
+	return loc.module == noModule && strings.HasPrefix(p.functions[loc.lines[0].function].name, wakerPrefix)
+}
+
 // weight returns what a sample counts for in pictures.
 func (p *Profile) weight(s *tally) int64 {
 	if p.Meta.ByValue {

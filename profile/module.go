@@ -74,6 +74,13 @@ const notSampled = "[not sampled]"
 // is missing.
 func waits(marker string) bool { return truncatedReason(marker) == "" && marker != notSampled }
 
+// wakerPrefix begins the marker that has, in stacks of threads that wait, what woke them up above it.
+const wakerPrefix = "[woken by "
+
+// WakerMarker is the text of a marker for what woke up the thread that waits in the frames before it: the
+// frames after it are that one's.
+func WakerMarker(who string) string { return wakerPrefix + who + "]" }
+
 // baseName returns what follows the last slash of a path.
 func baseName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 

@@ -184,7 +184,7 @@ func (f *folded) frame(name string) Loc {
 	if loc, ok := f.a.ids[name]; ok {
 		return loc
 	}
-	if foldedMarkers[name] {
+	if foldedMarkers[name] || strings.HasPrefix(name, wakerPrefix) && strings.HasSuffix(name, "]") {
 		loc := f.a.b.Marker(name)
 		f.a.ids[name] = loc
 		return loc

@@ -42,7 +42,7 @@ func (p *Profile) top(n int, userOnly bool) []TopEntry {
 		for ; i < len(p.samples) && p.samples[i].node == node; i++ {
 			weight += p.weight(&p.samples[i].tally)
 		}
-		stack = p.stack(stack[:0], node)
+		stack = p.withoutWaker(p.stack(stack[:0], node))
 		isLeaf := true
 		for _, id := range stack {
 			loc := &p.locations[id]

@@ -238,6 +238,7 @@ func (r *recorder) nextPart() error {
 	p.save(prof)
 	r.labels.forget()
 	clear(r.memos[:])    // their stacks may have files that have been forgotten
+	r.wakers.reset()     // likewise
 	debug.FreeOSMemory() // what names took
 	r.part = next
 	return nil

@@ -43,6 +43,8 @@ type pipeline struct {
 	truncated string // why the stack is
 
 	states     [numStates]profile.Loc // remarks that tell why a thread is off the CPU
+	state      int                    // where in stack that remark is
+	wakers     *wakers                // nil where they are not sampled
 	notSampled profile.Loc
 	memos      [256]threadMemo // by the low bits of the thread's ID
 	other      []profile.Loc   // memory for stacks that have none
@@ -74,6 +76,7 @@ func (p *pipeline) memo(wp *walkedProcess, tid int32) *threadMemo {
 // forgetIdle gives back the memos of threads that have no sample since the last call,
 // most of which have ended.
 func (p *pipeline) forgetIdle() {
+	p.wakers.forget()
 	for i := range p.memos {
 		if m := &p.memos[i]; m.used {
 			m.used = false
@@ -170,13 +173,17 @@ func (s *pidSet) add(pid int32) {
 // add counts a sample. It uses the sample only until it returns. The stack of a
 // thread off the CPU ends in a remark that tells why it is.
 func (p *pipeline) add(s *loader.Sample) {
+	if s.Waker.TID != 0 {
+		p.addWaker(s)
+		return
+	}
 	if s.Blocked != loader.NotBlocked {
 		p.stats.OffCPUNSByState[s.Blocked.String()] += s.Weight
 	}
 	count := int64(0)
 	switch {
 	case s.Continued: // the stack is that of the sample before
-		p.stack[len(p.stack)-1] = p.states[s.Blocked]
+		p.stack = append(p.stack[:p.state], p.states[s.Blocked])
 		p.same = 0
 	case s.Unsampled:
 		p.stats.UnsampledNS += s.Weight
@@ -247,7 +254,9 @@ func (p *pipeline) addKernel(s *loader.Sample) {
 		p.stack = append(p.stack, p.modules.ofKernel(pc))
 	}
 	if s.Blocked != loader.NotBlocked {
+		p.state = len(p.stack)
 		p.stack = append(p.stack, p.states[s.Blocked])
+		p.stack = p.wakers.append(p.stack, s)
 	}
 }
 

@@ -29,6 +29,7 @@ type recordOptions struct {
 	offCPU      bool
 	wall        bool
 	minOffCPU   durationValue
+	wakers      bool
 	labels      labelsValue
 	sampleCPU   bool
 	duration    durationValue
@@ -147,6 +148,7 @@ do not allow recording.`,
 	f.BoolVar(&o.offCPU, "off-cpu", false, "record where threads leave the CPU, why, and for how long, in place of an event")
 	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")
 	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs); --wall adds them to the thread's next one")
+	f.BoolVar(&o.wakers, "wakers", false, "with --off-cpu or --wall: on top of what a thread waits in, also the stack of what woke it up")
 	f.Var(&o.labels, "label", "give all samples a label; may be repeated")
 	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
 	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C, or the end of CMD or of all -p or -t)")
@@ -221,6 +223,12 @@ func (o *recordOptions) check(dash int) error {
 	}
 	if o.minOffCPU != 0 && o.event != loader.OffCPU.Name && o.event != loader.Wall.Name {
 		return errors.New("--min-off-cpu goes with --off-cpu or --wall")
+	}
+	if o.wakers && o.event != loader.OffCPU.Name && o.event != loader.Wall.Name {
+		return errors.New("--wakers goes with --off-cpu or --wall")
+	}
+	if o.wakers && o.noKernel {
+		return errors.New("--wakers excludes --no-kernel: the kernel's stack tells threads from interrupts")
 	}
 	if o.stackBytes != 0 && (o.stackBytes < minStackBytes || o.stackBytes > maxStackBytes) {
 		return fmt.Errorf("--stack-bytes %d is not between %d and %d", o.stackBytes, minStackBytes, maxStackBytes)

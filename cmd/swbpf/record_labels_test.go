@@ -286,6 +286,8 @@ func TestRecordRefusesWeights(t *testing.T) {
 		"--off-cpu --wall":                           {"includes"},
 		"--wall -e page-faults":                      {"exclude"},
 		"--off-cpu -e cycles":                        {"exclude"},
+		"--wakers":                                   {"--off-cpu or --wall"},
+		"--wakers --wall --no-kernel":                {"excludes"},
 		"--min-off-cpu 5ms":                          {"--wall"},
 		"-e uprobe:libc:maloc":                       {"uprobe:libc:malloc"},
 		"-e usdt:libstdc++.so.6:thow":                {"usdt:libstdc++.so.6:libstdcxx:throw"},

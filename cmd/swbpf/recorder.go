@@ -114,7 +114,7 @@ func (r *recorder) start(reads bool) error {
 	event := first.Event
 	cfg := loader.Config{
 		Event: event, Weight: first.Weight, Filter: first.Filter, Frequency: first.Frequency, Period: first.Period, StackBytes: int(o.stackBytes),
-		Kernel: !o.noKernel, PIDs: o.pids, Threads: o.tids, CPUs: o.cpus, Cgroups: inCgroups, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU),
+		Kernel: !o.noKernel, PIDs: o.pids, Threads: o.tids, CPUs: o.cpus, Cgroups: inCgroups, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU), Wakers: o.wakers,
 	}
 	cfg.Changes = o.sendsChanges(event)
 	for i := range o.also {
@@ -148,6 +148,9 @@ func (r *recorder) start(reads bool) error {
 	r.labels.withState = event.IsOffCPU() || event.IsWall()
 	if o.times {
 		r.builder.KeepTimes()
+	}
+	if o.wakers {
+		r.wakers = newWakers(r.builder)
 	}
 	of := cfg.PIDs
 	if len(o.tids) > 0 {
@@ -365,7 +368,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
 	s.LeftOut = st.SkippedNumbers
 	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
-	s.OffCPUMissed = st.MissedSwitches
+	s.OffCPUMissed, s.WakersLost = st.MissedSwitches, st.LostWakers
 	s.UnreadableStacks, s.PartialRegisters, s.Exiting = st.UnreadableStack, st.PartialRegs, st.Exited
 	s.Processes = r.sampled.n
 	s.Modules = max(s.Modules, r.modules.count(r.builder.UsedModules()))

@@ -68,6 +68,8 @@ type detail struct {
 	OffCPUUnsampled     uint64            `json:"off_cpu_unsampled,omitempty"`     // too many within a short time
 	OffCPUUnsampledNS   uint64            `json:"off_cpu_unsampled_ns,omitempty"`
 	OffCPUMissed        uint64            `json:"off_cpu_missed_switches,omitempty"` // that the kernel did not report
+	Wakers              uint64            `json:"wakers,omitempty"`                  // samples of what woke threads up
+	WakersLost          uint64            `json:"wakers_lost,omitempty"`             // for want of room
 	UnsampledNS         uint64            `json:"not_sampled_ns,omitempty"`          // in the profile as "[not sampled]"
 	UnreadableStacks    uint64            `json:"unreadable_stacks,omitempty"`       // samples without a byte of user stack
 	PartialRegisters    uint64            `json:"partial_registers,omitempty"`       // samples of tasks that the kernel was just saving the registers of

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"maps"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/unwind"
+)
+
+// wakers holds the stacks of what has woken threads up that were not back on a CPU yet when the last
+// sample came. A nil one holds none.
+type wakers struct {
+	byTID map[int32]waker // the thread that was woken
+	names map[[16]byte]profile.Loc
+	now   uint64 // time of the last one, CLOCK_MONOTONIC ns
+
+	interrupt, other profile.Loc
+}
+
+// waker is the stack of one.
+type waker struct {
+	left  uint64        // when the other thread left the CPU, CLOCK_MONOTONIC ns
+	woken uint64        // and was woken
+	stack []profile.Loc // callers first
+}
+
+const (
+	// maxWakers bounds the names of threads that stacks tell, as markers are kept for as long as a recording lasts.
+	maxWakers = 1 << 12
+
+	// A thread that was woken up runs soon, or else has ended, or its sample was lost.
+	wakerKeep = 10_000_000_000
+)
+
+func newWakers(b *profile.Builder) *wakers {
+	return &wakers{
+		byTID: map[int32]waker{}, names: map[[16]byte]profile.Loc{},
+		interrupt: b.Marker(profile.WakerMarker("an interrupt")), other: b.Marker(profile.WakerMarker("another thread")),
+	}
+}
+
+// name is the marker that tells who it was.
+func (w *wakers) name(b *profile.Builder, s *loader.Sample) profile.Loc {
+	if s.Waker.Interrupt {
+		return w.interrupt
+	}
+	if loc, ok := w.names[s.Comm]; ok {
+		return loc
+	}
+	if len(w.names) >= maxWakers {
+		return w.other
+	}
+	loc := b.Marker(profile.WakerMarker(s.CommString()))
+	w.names[s.Comm] = loc
+	return loc
+}
+
+// append adds to the stack of a time off the CPU what ended it, where that is known.
+func (w *wakers) append(stack []profile.Loc, s *loader.Sample) []profile.Loc {
+	if w == nil {
+		return stack
+	}
+	k, ok := w.byTID[s.TID]
+	if !ok || k.left != s.Left {
+		return stack
+	}
+	k.left = 0 // its memory is for the next one
+	w.byTID[s.TID] = k
+	return append(stack, k.stack...)
+}
+
+// forget forgets what has woken threads up that did not run for long since.
+func (w *wakers) forget() {
+	if w != nil {
+		maps.DeleteFunc(w.byTID, func(_ int32, k waker) bool { return k.woken+wakerKeep < w.now })
+	}
+}
+
+// reset forgets all of them.
+func (w *wakers) reset() {
+	if w != nil {
+		clear(w.byTID)
+	}
+}
+
+// addWaker keeps the stack of a sample of what wakes a thread up: who that is, and what it does.
+func (p *pipeline) addWaker(s *loader.Sample) {
+	w := p.wakers
+	if w == nil {
+		return
+	}
+	w.now = s.Time
+	if s.Comm[0] == 0 {
+		s.Comm = p.programOf(s)
+	}
+	k := w.byTID[s.Waker.TID]
+	k.left, k.woken = s.Waker.Left, s.Time
+	k.stack = append(k.stack[:0], w.name(p.builder, s))
+	p.begin()
+	if s.User != loader.UserNone && s.User != loader.UserExited && s.User != loader.UserExec {
+		if err := p.user(s); err != nil {
+			k.stack = append(k.stack, p.builder.Marker("[truncated: "+unwind.ReasonOf(err).String()+"]"))
+		}
+		*p.path = profile.Path{} // the stack is not added along it
+	}
+	p.addKernel(s)
+	k.stack = append(k.stack, p.stack...)
+	w.byTID[s.Waker.TID] = k
+	p.stats.Wakers++
+}
