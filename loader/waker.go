@@ -55,11 +55,11 @@ type kernelCode struct {
 }
 
 // tracingFunctions are between what the kernel side is called for and the frames that it
-// leaves out: the first of each kind with several programs at the tracepoint, the others in stacks of some
-// kernels, by the number of its arguments.
+// leaves out: the first of each kind with several programs at the tracepoint, the second of each where frame
+// pointers are followed, as on arm64, the others in stacks of some kernels, by the number of its arguments.
 var tracingFunctions = []string{
-	"__traceiter_sched_switch", "bpf_trace_run3", "bpf_trace_run4",
-	"__traceiter_sched_waking", "bpf_trace_run1",
+	"__traceiter_sched_switch", "__bpf_trace_sched_switch", "bpf_trace_run3", "bpf_trace_run4",
+	"__traceiter_sched_waking", "__bpf_trace_sched_wakeup_template", "bpf_trace_run1",
 }
 
 // The section .irqentry.text, to which the kernel's own stack depots cut stacks of interrupts (filter_irq_stacks).
