@@ -35,6 +35,9 @@ class Reader {
 /** Markers of stacks with a part missing; others tell what a thread waited for. */
 const INCOMPLETE = /^\[(truncated: .*|not sampled)\]$/s;
 
+/** The marker behind which a stack has what woke the thread up that waits before it. */
+const WAKER = /^\[woken by .*\]$/s;
+
 const INLINED = 1;
 const PROCESS = 2;
 
@@ -72,6 +75,7 @@ class Model {
     }
     for (const node of path) this.end[node] = n;
     for (let i = 1; i < n; i++) this.fn[i] = r.unsigned();
+    this.own = this.findOwn();
     for (let i = 1; i < n; i++) {
       const delta = r.signed();
       const start = t.functionLine[this.fn[i]];
@@ -105,6 +109,17 @@ class Model {
     this.threadWeight = new Float64Array(t.threadPID.length);
     this.setWidths("both", false);
     this.filter(null);
+  }
+
+  /** By node, the last one on the way to it that is of the thread itself, not of what woke it up. */
+  findOwn() {
+    const own = new Uint32Array(this.nodeCount);
+    for (let i = 1; i < this.nodeCount; i++) {
+      const parent = this.parent[i];
+      const ends = own[parent] !== parent || (this.isMarker(this.fn[i]) && WAKER.test(this.name(this.fn[i])));
+      own[i] = ends ? own[parent] : i;
+    }
+    return own;
   }
 
   /** The side of a sample of a diff. */
@@ -194,8 +209,12 @@ class Model {
   look(fn) {
     if (this.isProcess(fn)) return "process";
     if (this.inlined(fn)) return "inlined";
-    const kind = this.tables.kinds[this.tables.functionKind[fn]];
-    return kind === "marker" && !INCOMPLETE.test(this.name(fn)) ? "state" : kind;
+    if (this.isMarker(fn) && !INCOMPLETE.test(this.name(fn))) return "state";
+    return this.tables.kinds[this.tables.functionKind[fn]];
+  }
+
+  isMarker(fn) {
+    return this.tables.kinds[this.tables.functionKind[fn]] === "marker";
   }
 
   /** The weight that ran in functions of each look, and that of stacks with a marker. */
@@ -203,7 +222,7 @@ class Model {
     const sums = {};
     for (let i = 1; i < this.nodeCount; i++) {
       if (this.total[i] === 0) continue;
-      const look = this.look(this.fn[i]);
+      const look = this.look(this.fn[this.own[i]]);
       sums[look] = (sums[look] || 0) + (look === "marker" ? this.total[i] : this.self[i]);
     }
     return sums;

@@ -65,24 +65,26 @@ class CalleeTree {
 }
 
 /**
- * Functions that ran, and below each its callers. The source of a frame is a
+ * Functions that ran or waited, and below each its callers. The source of a frame is a
  * list of the nodes that it stands for, of the nodes that ran (leaves), and of
- * their weights.
+ * their weights. What woke a thread up is not in it.
  */
 class CallerTree {
   constructor(model) {
     this.model = model;
+    const leaves = [];
     const nodes = [];
     const weights = [];
     const beside = [];
     for (let n = 1; n < model.nodeCount; n++) {
       if (model.self[n] > 0) {
-        nodes.push(n);
+        leaves.push(n);
+        nodes.push(model.own[n]);
         weights.push(model.self[n]);
         beside.push(model.selfBeside[n]);
       }
     }
-    this.root = new Frame(null, -1, model.total[0], { nodes, weights, beside, leaves: nodes });
+    this.root = new Frame(null, -1, model.total[0], { nodes, weights, beside, leaves });
   }
 
   children(frame) {
