@@ -138,7 +138,7 @@ func makePipeline(b *profile.Builder, names symbols.Options, labels *labeller) *
 		builder: b, sink: b, modules: newModules(b, names), labels: labels,
 		stats: recordStats{
 			figures: figures{TruncatedByReason: map[string]uint64{}, LostByReason: map[string]uint64{}},
-			detail:  detail{OffCPUNSByState: map[string]uint64{}},
+			detail:  detail{OffCPUNSByState: map[string]uint64{}, OffCPUNSByWaker: map[string]uint64{}},
 		},
 		sampled: new(pidSet),
 		goPIDs:  map[int32][]loader.GoOffsets{}, forgetGo: maxEnded,
@@ -256,7 +256,7 @@ func (p *pipeline) addKernel(s *loader.Sample) {
 	if s.Blocked != loader.NotBlocked {
 		p.state = len(p.stack)
 		p.stack = append(p.stack, p.states[s.Blocked])
-		p.stack = p.wakers.append(p.stack, s)
+		p.appendWaker(s)
 	}
 }
 

@@ -72,7 +72,11 @@ stack at that moment, and weighs as long as it took. Stacks end in the reason:
 too many a part is sampled, and stands for the others. --wall has the time on
 the CPU too, so that all times of a thread add up to the time that passed.
 Threads that wait since before the recording, or still do at its end, count for
-as long as it lasted.
+as long as it lasted. With --wakers a stack goes on after its state: with
+[woken by NAME] and what that thread did to end the wait, as giving back a lock
+or writing to a pipe; or with [woken by an interrupt], of a timer, a disk or a
+network. Of a thread that is not recorded that is its kernel part. What a
+network's interrupt is put off to is the thread's that it then runs in.
 
 Several -e, or one with commas as perf has them, are recorded together. -F, -c,
 --weight and --filter are for the -e before them, and -F and -c before the first
@@ -115,6 +119,7 @@ do not allow recording.`,
   swbpf record -e cache-misses:u -p 4711 -d 10            who misses the caches, outside the kernel
   swbpf record -e cpu-clock -F 499 -e page-faults -- CMD  two events at a time
   swbpf record --off-cpu -p 4711 -d 10 -o off.html        where a process waits, and how long
+  swbpf record --off-cpu --wakers -d 10 -o off.html       ... and who ends that
   swbpf record --wall --label build=42 -- ./request.sh    where a request's time goes
   swbpf record -e sched:sched_switch -c 100 -d 2          every 100th switch on a CPU
   swbpf record -e uprobe:libc:malloc -p 4711 -d 10        who calls a function

@@ -104,6 +104,9 @@ func TestRecordWakers(t *testing.T) {
 		if r.stats.WakersLost > 0 || r.stats.Wakers < 800 {
 			t.Errorf("%s: %d wakers, %d lost", flag, r.stats.Wakers, r.stats.WakersLost)
 		}
+		if by := r.stats.OffCPUNSByWaker; by["maker"] < 2*by[""] || by["an interrupt"] < by[""] || !strings.Contains(r.stderr, "\nwoken by: maker ") {
+			t.Errorf("%s: woken by %v\n%s", flag, by, r.stderr)
+		}
 		if top := r.stderr[strings.Index(r.stderr, "top functions"):]; strings.Contains(top, " make\n") || strings.Contains(top, "write_byte") {
 			t.Errorf("%s: who wakes others up is taken for who waits:\n%s", flag, r.stderr)
 		}
@@ -113,7 +116,7 @@ func TestRecordWakers(t *testing.T) {
 // Without the flag nothing is told; of one that is not recorded its name and what it does in the kernel.
 func TestRecordWakersOfOthers(t *testing.T) {
 	path := buildWakers(t)
-	cmd := exec.Command(path, "1500", "other")
+	cmd := exec.Command(path, "1000000", "other")
 	_, out := testenv.Start(t, cmd)
 	var pid int
 	if _, err := fmt.Fscan(out, &pid); err != nil {

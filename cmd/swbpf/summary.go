@@ -228,14 +228,13 @@ func printStates(w io.Writer, total int64, s *recordStats, running bool) {
 	if running {
 		parts = append(parts, "running "+amount(total-int64(off), "nanoseconds"))
 	}
-	for _, state := range slices.SortedFunc(maps.Keys(s.OffCPUNSByState), func(a, b string) int {
-		return cmp.Or(cmp.Compare(s.OffCPUNSByState[b], s.OffCPUNSByState[a]), strings.Compare(a, b))
-	}) {
+	for _, state := range byTime(s.OffCPUNSByState) {
 		parts = append(parts, state+" "+amount(int64(s.OffCPUNSByState[state]), "nanoseconds"))
 	}
 	if len(parts) > 0 {
 		fmt.Fprintf(w, "time of threads: %s\n", strings.Join(parts, ", "))
 	}
+	printWakers(w, s)
 	if s.OffCPUUnsampled > 0 {
 		fmt.Fprintf(w, "sampled: %d switches of the busiest threads have no stack of their own; others like them stand for their %s",
 			s.OffCPUUnsampled, amount(int64(s.OffCPUUnsampledNS), "nanoseconds"))
@@ -243,6 +242,44 @@ func printStates(w io.Writer, total int64, s *recordStats, running bool) {
 			fmt.Fprintf(w, ", without %s [not sampled]", amount(int64(s.UnsampledNS), "nanoseconds"))
 		}
 		fmt.Fprintln(w)
+	}
+}
+
+// byTime returns the keys of times, the longest first.
+func byTime(ns map[string]uint64) []string {
+	return slices.SortedFunc(maps.Keys(ns), func(a, b string) int {
+		return cmp.Or(cmp.Compare(ns[b], ns[a]), strings.Compare(a, b))
+	})
+}
+
+// shownWakers is how many of those that ended most of the time waited are listed.
+const shownWakers = 5
+
+// printWakers lists what has ended most of the time that threads waited.
+func printWakers(w io.Writer, s *recordStats) {
+	var parts []string
+	var others uint64
+	for _, who := range byTime(s.OffCPUNSByWaker) {
+		ns := s.OffCPUNSByWaker[who]
+		switch {
+		case who == "": // comes last
+		case len(parts) < shownWakers:
+			parts = append(parts, printable(who)+" "+amount(int64(ns), "nanoseconds"))
+		default:
+			others += ns
+		}
+	}
+	if others > 0 {
+		parts = append(parts, "others "+amount(int64(others), "nanoseconds"))
+	}
+	if ns := s.OffCPUNSByWaker[""]; ns > 0 {
+		parts = append(parts, "still waiting, or not known "+amount(int64(ns), "nanoseconds"))
+	}
+	if len(parts) > 0 {
+		fmt.Fprintf(w, "woken by: %s\n", strings.Join(parts, ", "))
+	}
+	if s.WakersLost > 0 {
+		fmt.Fprintf(w, "  (of %s it is not known, for want of room)\n", plural(s.WakersLost, "time"))
 	}
 }
 

@@ -11,18 +11,25 @@ import (
 // wakers holds the stacks of what has woken threads up that were not back on a CPU yet when the last
 // sample came. A nil one holds none.
 type wakers struct {
-	byTID map[int32]waker // the thread that was woken
-	names map[[16]byte]profile.Loc
-	now   uint64 // time of the last one, CLOCK_MONOTONIC ns
+	byTID map[int32]waker        // the thread that was woken
+	names map[[16]byte]wakerName // of threads
+	now   uint64                 // time of the last one, CLOCK_MONOTONIC ns
 
-	interrupt, other profile.Loc
+	interrupt, other wakerName
+}
+
+// wakerName is who it was, and the marker that says so.
+type wakerName struct {
+	who    string
+	marker profile.Loc
 }
 
 // waker is the stack of one.
 type waker struct {
 	left  uint64        // when the other thread left the CPU, CLOCK_MONOTONIC ns
 	woken uint64        // and was woken
-	stack []profile.Loc // callers first
+	who   string        // it was
+	stack []profile.Loc // callers first, below the marker
 }
 
 const (
@@ -35,39 +42,45 @@ const (
 
 func newWakers(b *profile.Builder) *wakers {
 	return &wakers{
-		byTID: map[int32]waker{}, names: map[[16]byte]profile.Loc{},
-		interrupt: b.Marker(profile.WakerMarker("an interrupt")), other: b.Marker(profile.WakerMarker("another thread")),
+		byTID: map[int32]waker{}, names: map[[16]byte]wakerName{},
+		interrupt: nameWaker(b, "an interrupt"), other: nameWaker(b, "another thread"),
 	}
 }
 
-// name is the marker that tells who it was.
-func (w *wakers) name(b *profile.Builder, s *loader.Sample) profile.Loc {
+func nameWaker(b *profile.Builder, who string) wakerName {
+	return wakerName{who, b.Marker(profile.WakerMarker(who))}
+}
+
+// name tells who it was.
+func (w *wakers) name(b *profile.Builder, s *loader.Sample) wakerName {
 	if s.Waker.Interrupt {
 		return w.interrupt
 	}
-	if loc, ok := w.names[s.Comm]; ok {
-		return loc
+	name, ok := w.names[s.Comm]
+	if !ok {
+		if len(w.names) >= maxWakers {
+			return w.other
+		}
+		name = nameWaker(b, s.CommString())
+		w.names[s.Comm] = name
 	}
-	if len(w.names) >= maxWakers {
-		return w.other
-	}
-	loc := b.Marker(profile.WakerMarker(s.CommString()))
-	w.names[s.Comm] = loc
-	return loc
+	return name
 }
 
-// append adds to the stack of a time off the CPU what ended it, where that is known.
-func (w *wakers) append(stack []profile.Loc, s *loader.Sample) []profile.Loc {
-	if w == nil {
-		return stack
+// appendWaker adds to the stack of a time off the CPU what ended it, where that is known.
+func (p *pipeline) appendWaker(s *loader.Sample) {
+	if p.wakers == nil || s.Blocked == loader.BlockedRunnable {
+		return
 	}
-	k, ok := w.byTID[s.TID]
+	k, ok := p.wakers.byTID[s.TID]
 	if !ok || k.left != s.Left {
-		return stack
+		p.stats.OffCPUNSByWaker[""] += s.Weight
+		return
 	}
+	p.stats.OffCPUNSByWaker[k.who] += s.Weight
+	p.stack = append(p.stack, k.stack...)
 	k.left = 0 // its memory is for the next one
-	w.byTID[s.TID] = k
-	return append(stack, k.stack...)
+	p.wakers.byTID[s.TID] = k
 }
 
 // forget forgets what has woken threads up that did not run for long since.
@@ -96,7 +109,8 @@ func (p *pipeline) addWaker(s *loader.Sample) {
 	}
 	k := w.byTID[s.Waker.TID]
 	k.left, k.woken = s.Waker.Left, s.Time
-	k.stack = append(k.stack[:0], w.name(p.builder, s))
+	name := w.name(p.builder, s)
+	k.who, k.stack = name.who, append(k.stack[:0], name.marker)
 	p.begin()
 	if s.User != loader.UserNone && s.User != loader.UserExited && s.User != loader.UserExec {
 		if err := p.user(s); err != nil {

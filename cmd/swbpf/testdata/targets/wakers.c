@@ -83,6 +83,7 @@ int main(int argc, char **argv)
 		pid_t child = fork();
 		if (!child) {
 			pthread_setname_np(pthread_self(), "other");
+			close(pipe_ends[1]); /* it ends when the parent does */
 			while (turns--)
 				read_byte();
 			return 0;
