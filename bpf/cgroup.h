@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The cgroups of tasks, in the unified hierarchy, and whether a task is to be sampled. */
+/* The cgroups of tasks, in the unified hierarchy, their users, and whether a task is to be sampled. */
 #ifndef SWBPF_CGROUP_H
 #define SWBPF_CGROUP_H
 
@@ -44,6 +44,14 @@ APART int is_in_wanted_cgroup(struct task_struct *task)
 	return 0;
 }
 
+/* By which rights a task acts, as ps shows it; that its system call may act by others
+ * for a while does not count. */
+INLINE u32 effective_user(struct task_struct *task)
+{
+	struct cred *cred = kernel_read(task, real_cred);
+	return kernel_read(cred, euid.val);
+}
+
 /* Whether it is threads that have PROCESS_SAMPLED, each by its own number, and not processes. */
 const volatile bool filter_threads = false;
 
@@ -53,6 +61,8 @@ INLINE bool is_asked_for(struct task_struct *task, u8 flags)
 	if (filter_threads)
 		flags = process_flags(tid_of(task));
 	if (filter_processes && !(flags & PROCESS_SAMPLED))
+		return false;
+	if (filter_user && effective_user(task) != wanted_user)
 		return false;
 	return !filter_cgroups || is_in_wanted_cgroup(task);
 }

@@ -32,8 +32,13 @@ const volatile bool copy_kernel = false;
 /* Whether only processes with SAMPLED are sampled. */
 const volatile bool filter_processes = false;
 
-/* Whether their children become such, too. */
+/* Whether what descends from them becomes such, too. */
 const volatile bool follow_children = false;
+
+/* Whether only tasks of a user are sampled, and of which: its number in the machine's
+ * first user namespace. */
+const volatile bool filter_user = false;
+const volatile u32 wanted_user = 0;
 
 /* Whether only tasks in wanted_cgroups are sampled. */
 const volatile bool filter_cgroups = false;

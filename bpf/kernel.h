@@ -94,6 +94,14 @@ struct llist_head {
 	void *first;
 } RELOCATED;
 
+struct kuid { /* kuid_t */
+	u32 val;
+} RELOCATED;
+
+struct cred {
+	struct kuid euid;
+} RELOCATED;
+
 struct task_struct {
 	void *stack;
 	void *ret_stack; /* of the function graph tracer */
@@ -111,6 +119,7 @@ struct task_struct {
 	void *vfork_done; /* of a child that its parent waits for: vfork */
 	struct thread_struct thread;
 	struct uprobe_task *utask;
+	struct cred *real_cred;
 	struct css_set *cgroups;
 	s32 on_cpu; /* a byte since Linux 7.2 */
 	u64 sas_ss_sp; /* the alternate stack for signals */

@@ -510,6 +510,26 @@ int on_waker(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+enum { MAX_ANCESTORS = 64 }; /* among which one that is sampled is looked for */
+
+/*
+ * Whether a task is of a process that is sampled, or descends from one. Descendants that
+ * there were before the session are entered by and by, after those they descend from:
+ * what they fork meanwhile is told by that.
+ */
+APART int descends_from_sampled(struct task_struct *task)
+{
+	for (int i = 0; i < MAX_ANCESTORS; i++) {
+		u32 tgid = tgid_of(task);
+		if (tgid && process_flags(tgid) & PROCESS_SAMPLED)
+			return 1;
+		if (!kernel_read(task, pid)) /* the first of all */
+			return 0;
+		task = kernel_read(task, real_parent);
+	}
+	return 0;
+}
+
 /*
  * Marks a new process as one to sample, or not: its tgid may have been that of
  * another before. Runs before it does. Arguments: parent, child.
@@ -526,7 +546,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	u8 *flags = flags_of_process(child);
 	if (flags)
-		*flags = follow_children && parent ? process_flags(parent) & PROCESS_SAMPLED : 0;
+		*flags = follow_children && descends_from_sampled((void *)ctx->args[0]) ? PROCESS_SAMPLED : 0;
 	return 0;
 }
 

@@ -44,6 +44,7 @@ const (
 	ProbesVarEventNumber     = "event_number"
 	ProbesVarFilterCgroups   = "filter_cgroups"
 	ProbesVarFilterProcesses = "filter_processes"
+	ProbesVarFilterUser      = "filter_user"
 	ProbesVarFollowChildren  = "follow_children"
 	ProbesVarHaveSwitchState = "have_switch_state"
 	ProbesVarHaveTaskPtRegs  = "have_task_pt_regs"
@@ -59,6 +60,7 @@ const (
 	ProbesVarThreadSize      = "thread_size"
 	ProbesVarWantKernel      = "want_kernel"
 	ProbesVarWantedTgid      = "wanted_tgid"
+	ProbesVarWantedUser      = "wanted_user"
 	ProbesVarWeightNumber    = "weight_number"
 	ProbesVarWholeLimit      = "whole_limit"
 	ProbesVarWithOnCpu       = "with_on_cpu"
@@ -137,6 +139,7 @@ type ProbesVariableSpecs struct {
 	EventNumber     *ebpf.VariableSpec `ebpf:"event_number"`
 	FilterCgroups   *ebpf.VariableSpec `ebpf:"filter_cgroups"`
 	FilterProcesses *ebpf.VariableSpec `ebpf:"filter_processes"`
+	FilterUser      *ebpf.VariableSpec `ebpf:"filter_user"`
 	FollowChildren  *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs  *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
@@ -152,6 +155,7 @@ type ProbesVariableSpecs struct {
 	ThreadSize      *ebpf.VariableSpec `ebpf:"thread_size"`
 	WantKernel      *ebpf.VariableSpec `ebpf:"want_kernel"`
 	WantedTgid      *ebpf.VariableSpec `ebpf:"wanted_tgid"`
+	WantedUser      *ebpf.VariableSpec `ebpf:"wanted_user"`
 	WeightNumber    *ebpf.VariableSpec `ebpf:"weight_number"`
 	WholeLimit      *ebpf.VariableSpec `ebpf:"whole_limit"`
 	WithOnCpu       *ebpf.VariableSpec `ebpf:"with_on_cpu"`
@@ -218,6 +222,7 @@ type ProbesVariables struct {
 	EventNumber     *ebpf.Variable `ebpf:"event_number"`
 	FilterCgroups   *ebpf.Variable `ebpf:"filter_cgroups"`
 	FilterProcesses *ebpf.Variable `ebpf:"filter_processes"`
+	FilterUser      *ebpf.Variable `ebpf:"filter_user"`
 	FollowChildren  *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs  *ebpf.Variable `ebpf:"have_task_pt_regs"`
@@ -233,6 +238,7 @@ type ProbesVariables struct {
 	ThreadSize      *ebpf.Variable `ebpf:"thread_size"`
 	WantKernel      *ebpf.Variable `ebpf:"want_kernel"`
 	WantedTgid      *ebpf.Variable `ebpf:"wanted_tgid"`
+	WantedUser      *ebpf.Variable `ebpf:"wanted_user"`
 	WeightNumber    *ebpf.Variable `ebpf:"weight_number"`
 	WholeLimit      *ebpf.Variable `ebpf:"whole_limit"`
 	WithOnCpu       *ebpf.Variable `ebpf:"with_on_cpu"`

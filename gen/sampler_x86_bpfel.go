@@ -594,6 +594,7 @@ const (
 	SamplerVarFilterCgroups      = "filter_cgroups"
 	SamplerVarFilterProcesses    = "filter_processes"
 	SamplerVarFilterThreads      = "filter_threads"
+	SamplerVarFilterUser         = "filter_user"
 	SamplerVarFollowChildren     = "follow_children"
 	SamplerVarHaveSwitchState    = "have_switch_state"
 	SamplerVarHaveTaskPtRegs     = "have_task_pt_regs"
@@ -622,6 +623,7 @@ const (
 	SamplerVarUnsampledType      = "unsampled_type"
 	SamplerVarUserStateType      = "user_state_type"
 	SamplerVarWantKernel         = "want_kernel"
+	SamplerVarWantedUser         = "wanted_user"
 	SamplerVarWeightNumber       = "weight_number"
 	SamplerVarWholeLimit         = "whole_limit"
 	SamplerVarWithOnCpu          = "with_on_cpu"
@@ -715,6 +717,7 @@ type SamplerVariableSpecs struct {
 	FilterCgroups      *ebpf.VariableSpec `ebpf:"filter_cgroups"`
 	FilterProcesses    *ebpf.VariableSpec `ebpf:"filter_processes"`
 	FilterThreads      *ebpf.VariableSpec `ebpf:"filter_threads"`
+	FilterUser         *ebpf.VariableSpec `ebpf:"filter_user"`
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
@@ -743,6 +746,7 @@ type SamplerVariableSpecs struct {
 	UnsampledType      *ebpf.VariableSpec `ebpf:"unsampled_type"`
 	UserStateType      *ebpf.VariableSpec `ebpf:"user_state_type"`
 	WantKernel         *ebpf.VariableSpec `ebpf:"want_kernel"`
+	WantedUser         *ebpf.VariableSpec `ebpf:"wanted_user"`
 	WeightNumber       *ebpf.VariableSpec `ebpf:"weight_number"`
 	WholeLimit         *ebpf.VariableSpec `ebpf:"whole_limit"`
 	WithOnCpu          *ebpf.VariableSpec `ebpf:"with_on_cpu"`
@@ -818,6 +822,7 @@ type SamplerVariables struct {
 	FilterCgroups      *ebpf.Variable `ebpf:"filter_cgroups"`
 	FilterProcesses    *ebpf.Variable `ebpf:"filter_processes"`
 	FilterThreads      *ebpf.Variable `ebpf:"filter_threads"`
+	FilterUser         *ebpf.Variable `ebpf:"filter_user"`
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.Variable `ebpf:"have_task_pt_regs"`
@@ -846,6 +851,7 @@ type SamplerVariables struct {
 	UnsampledType      *ebpf.Variable `ebpf:"unsampled_type"`
 	UserStateType      *ebpf.Variable `ebpf:"user_state_type"`
 	WantKernel         *ebpf.Variable `ebpf:"want_kernel"`
+	WantedUser         *ebpf.Variable `ebpf:"wanted_user"`
 	WeightNumber       *ebpf.Variable `ebpf:"weight_number"`
 	WholeLimit         *ebpf.Variable `ebpf:"whole_limit"`
 	WithOnCpu          *ebpf.Variable `ebpf:"with_on_cpu"`

@@ -44,7 +44,7 @@ func started(t *testing.T, cfg Config, argv ...string) (*Command, *Session) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Kill)
-	cfg.PIDs = []int{c.PID()}
+	cfg.PIDs, cfg.Held = []int{c.PID()}, c.PID()
 	return c, startSession(t, cfg)
 }
 

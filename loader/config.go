@@ -44,8 +44,15 @@ type Config struct {
 	Threads []int
 	// CPUs are the only CPUs to sample on; empty: all. Time off the CPU is on none.
 	CPUs []int
-	// FollowChildren adds the descendants of PIDs born after Open.
+	// FollowChildren adds the descendants of PIDs, those that run already and those
+	// born later. One whose parent has ended, or any before that, is none.
 	FollowChildren bool
+	// Held is the process of a Command, sampled or not, that is held until after Start; 0
+	// if there is none. It has no children before, and its wait is no time off the CPU.
+	Held int
+
+	// User, if set, is the number of the only user to sample: of what has its effective rights.
+	User *uint32
 
 	// Cgroups are the IDs of cgroups in the unified hierarchy whose processes are
 	// sampled, with those of all cgroups below; empty: all. See Cgroups.Find.

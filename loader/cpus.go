@@ -28,12 +28,15 @@ func onlineCPUs() ([]int, error) {
 	return parseCPUList(string(b))
 }
 
-// CPUs is the number of CPUs that are online, whichever of them this process
-// may run on; 0 when that cannot be told.
-func CPUs() int {
+// OnlineCPUs lists the CPUs that are online, in order, whichever of them this process may
+// run on; none when that cannot be told.
+func OnlineCPUs() []int {
 	online, _ := onlineCPUs()
-	return len(online)
+	return online
 }
+
+// CPUs is how many OnlineCPUs there are.
+func CPUs() int { return len(OnlineCPUs()) }
 
 // MaxFrequency is the most samples a second that the kernel allows now, for each
 // CPU; false when that is not known.

@@ -65,16 +65,32 @@ func ThreadsDone(threads []int) <-chan struct{} {
 
 // ProcessesDone is ThreadsDone for processes.
 func ProcessesDone(pids []int) <-chan struct{} {
-	return allDone(pids, func(pid int) (*ending, error) {
-		fd, err := unix.PidfdOpen(pid, 0)
-		return &ending{fd: fd}, err
-	})
+	return allDone(pids, watchProcess)
+}
+
+// watchProcess waits for the end of a process, if there is one.
+func watchProcess(pid int) (*ending, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	return &ending{fd: fd}, err
 }
 
 // ending is a file that has an event when a thread or process ends.
 type ending struct {
 	fd   int
 	ring []byte // of a perf event
+}
+
+// await waits for the end, and closes it.
+func (e *ending) await() {
+	for !e.isOver(-1) {
+	}
+	e.close()
+}
+
+// isOver reports whether it has ended, within some milliseconds; -1: when it has.
+func (e *ending) isOver(ms int) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN}}, ms)
+	return n > 0 || err != nil && err != unix.EINTR
 }
 
 func (e *ending) close() {

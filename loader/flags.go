@@ -23,7 +23,7 @@ const (
 
 // processFlags are the flags of processes by number, in memory that is the
 // kernel side's as well: bpf/config.h. Of 4 MB of them those are mapped that lie
-// near one that was set here. There are none once it is closed. It belongs to one
+// near one that was asked for here. There are none once it is closed. It belongs to one
 // goroutine at a time.
 type processFlags struct {
 	fd    int
@@ -37,20 +37,38 @@ func newProcessFlags(m *ebpf.Map) processFlags {
 
 // set sets a flag of a process.
 func (f *processFlags) set(pid int, flag byte) error {
+	isThere, err := f.mapped(pid)
+	if isThere {
+		word, shift := f.word(pid)
+		atomic.OrUint32(word, uint32(flag)<<shift)
+	}
+	return err
+}
+
+// has reports whether a process has a flag, which the kernel side may have set.
+func (f *processFlags) has(pid int, flag byte) (bool, error) {
+	isThere, err := f.mapped(pid)
+	if !isThere {
+		return false, err
+	}
+	word, shift := f.word(pid)
+	return atomic.LoadUint32(word)>>shift&uint32(flag) != 0, nil
+}
+
+// mapped maps the flags of a process, if there are any.
+func (f *processFlags) mapped(pid int) (bool, error) {
 	n := pid / processPage
 	if pid < 0 || n >= len(f.pages) {
-		return nil
+		return false, nil
 	}
 	if f.pages[n] == nil {
 		mem, err := unix.Mmap(f.fd, int64(n*processPage), processPage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		if err != nil {
-			return fmt.Errorf("map the table of processes: %w", err)
+			return false, fmt.Errorf("map the table of processes: %w", err)
 		}
 		f.pages[n] = mem
 	}
-	word, shift := f.word(pid)
-	atomic.OrUint32(word, uint32(flag)<<shift)
-	return nil
+	return true, nil
 }
 
 // clear takes back a flag that set has set.

@@ -103,6 +103,10 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 	if err != nil {
 		return err
 	}
+	user := uint32(0)
+	if s.cfg.User != nil {
+		user = *s.cfg.User
+	}
 	tellsState := false
 	if s.hasOffCPU() {
 		if tellsState, err = switchTellsState(s.types); err != nil {
@@ -128,6 +132,8 @@ func (s *Session) setVariables(spec *ebpf.CollectionSpec, possible int) error {
 		gen.SamplerVarFilterThreads:   len(s.cfg.Threads) > 0,
 		gen.SamplerVarFilterCgroups:   len(s.cfg.Cgroups) > 0,
 		gen.SamplerVarFollowChildren:  s.cfg.FollowChildren,
+		gen.SamplerVarFilterUser:      s.cfg.User != nil,
+		gen.SamplerVarWantedUser:      user,
 		gen.SamplerVarPidNamespace:    ns,
 		gen.SamplerVarHaveTaskPtRegs:  haveNewHelpers(),
 		gen.SamplerVarThreadSize:      uint64(kernelStackBytes()),

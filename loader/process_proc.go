@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,34 +67,14 @@ func (p *Processes) bootstrap(within time.Duration) error {
 // bootstrapPIDs lists the processes that are to be read: all, or the roots
 // with what descends from the processes in the table.
 func (p *Processes) bootstrapPIDs() ([]int32, error) {
-	all, err := listProcesses()
-	if err != nil || p.only == nil {
-		return all, err
+	if p.only == nil {
+		return listProcesses()
 	}
-	children := make(map[int32][]int32)
-	for _, pid := range all {
-		if st, err := readStat(pid); err == nil {
-			children[st.ppid] = append(children[st.ppid], pid)
-		}
+	pids := slices.Collect(maps.Keys(p.only))
+	if len(p.procs) == 0 {
+		return pids, nil
 	}
-	var pids []int32
-	seen := make(map[int32]bool)
-	add := func(pid int32) {
-		if !seen[pid] {
-			seen[pid] = true
-			pids = append(pids, pid)
-		}
-	}
-	for pid := range p.only {
-		add(pid)
-	}
-	for pid := range p.procs {
-		add(pid)
-		for _, child := range children[pid] {
-			add(child)
-		}
-	}
-	return pids, nil
+	return WithDescendants(slices.AppendSeq(pids, maps.Keys(p.procs)))
 }
 
 // listProcesses returns all processes that /proc shows.

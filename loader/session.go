@@ -192,6 +192,11 @@ func (s *Session) track() error {
 			return err
 		}
 	}
+	if s.cfg.FollowChildren && !slices.Contains(s.cfg.PIDs, s.cfg.Held) {
+		if err := s.trackDescendants(); err != nil {
+			return err
+		}
+	}
 	for _, tid := range s.cfg.Threads {
 		if _, err := processOfThread(tid); err != nil { // it is not another by now, whose number was free
 			return err

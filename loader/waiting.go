@@ -34,8 +34,7 @@ func (s *Session) attachSwitches() error {
 		}
 		s.switches = append(s.switches, l)
 	}
-	// A command that is recorded waits to be let go, and has no life before.
-	if s.waiting == nil || s.cfg.FollowChildren {
+	if s.waiting == nil {
 		return nil
 	}
 	return s.readWaiting(s.blocked.byTID)
@@ -124,12 +123,16 @@ func (s *Session) readWaiting(in map[uint32]*blockedRecord) error {
 			return err
 		}
 		rec := w.complete(all[:n])
+		all = all[n:]
+		h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec)))
+		if int(h.Tid) == s.cfg.Held && h.Time == s.startedAt {
+			_ = s.maps.Times.Delete(pid) // it waits to be let go, and has no life before
+			continue
+		}
 		if err := s.blocked.hold(in, rec); err != nil {
 			return err
 		}
-		h := (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(rec)))
 		threads = append(threads, waitingThread{pid, h.Tid, h.Time})
-		all = all[n:]
 	}
 	var t threadTimes
 	for _, thread := range threads {

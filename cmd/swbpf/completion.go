@@ -16,6 +16,9 @@ import (
 var completions = map[string]cobra.CompletionFunc{
 	"event":  completeEvents,
 	"pid":    completePIDs,
+	"tid":    completeTIDs,
+	"cpu":    completeCPUs,
+	"uid":    completeUsers,
 	"cgroup": completeDirectories,
 	"output": completeProfiles,
 	"format": completeFormats,
@@ -118,27 +121,72 @@ func completeEvents(_ *cobra.Command, _ []string, begun string) ([]string, cobra
 
 // completePIDs lists the processes, with their names.
 func completePIDs(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	before, last := "", begun // of a list
-	if i := strings.LastIndexByte(begun, ','); i >= 0 {
-		before, last = begun[:i+1], begun[i+1:]
+	return completeTasks("/proc", begun)
+}
+
+// completeTIDs lists the threads, with their names: of the process that is named, or all.
+func completeTIDs(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if c.Name() != "walk" || len(args) == 0 {
+		args = []string{"*"}
 	}
-	entries, err := filepath.Glob("/proc/" + last + "*/comm")
+	return completeTasks(filepath.Join("/proc", args[0], "task"), begun)
+}
+
+// completeTasks lists the tasks in directories of /proc, with their names, for the last of a list.
+func completeTasks(dirs, begun string) ([]string, cobra.ShellCompDirective) {
+	before, last := splitLast(begun)
+	entries, err := filepath.Glob(dirs + "/" + last + "*/comm")
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var pids []string
+	var ids []string
 	for _, path := range entries {
-		pid := filepath.Base(filepath.Dir(path))
-		if _, err := strconv.Atoi(pid); err != nil {
+		id := filepath.Base(filepath.Dir(path))
+		if _, err := strconv.Atoi(id); err != nil {
 			continue
 		}
 		comm, err := os.ReadFile(path)
 		if err != nil {
 			continue // has ended
 		}
-		pids = append(pids, before+pid+"\t"+printable(strings.TrimSpace(string(comm))))
+		ids = append(ids, before+id+"\t"+printable(strings.TrimSpace(string(comm))))
 	}
-	return pids, cobra.ShellCompDirectiveNoFileComp
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// splitLast splits a list with commas that is being typed before its last part.
+func splitLast(list string) (before, last string) {
+	i := strings.LastIndexByte(list, ',') + 1
+	return list[:i], list[i:]
+}
+
+// completeCPUs lists the CPUs that are online, also as the end of a range.
+func completeCPUs(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	before, last := splitLast(begun)
+	first, _, isRange := strings.Cut(last, "-")
+	from, _ := strconv.Atoi(first)
+	if isRange {
+		before += first + "-"
+	}
+	var cpus []string
+	for _, cpu := range loader.OnlineCPUs() {
+		if !isRange || cpu > from {
+			cpus = append(cpus, before+strconv.Itoa(cpu))
+		}
+	}
+	return cpus, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeUsers lists the users of /etc/passwd, with what else it says of them.
+func completeUsers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	text, _ := os.ReadFile("/etc/passwd")
+	var users []string
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Split(line, ":"); len(fields) > 4 { // passwd(5)
+			users = append(users, fields[0]+"\t"+printable(fields[4]))
+		}
+	}
+	return users, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeProfiles has the shell show files with extensions of profiles.

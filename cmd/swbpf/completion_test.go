@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/loader"
 )
 
 // complete asks as the shell's completion does, and returns what it is
@@ -25,6 +27,17 @@ func complete(t *testing.T, args ...string) (offered []string, directive string)
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	self := fmt.Sprint(os.Getpid())
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil || len(tasks) < 2 {
+		t.Fatalf("threads: %v, %v", tasks, err)
+	}
+	thread := tasks[len(tasks)-1].Name()
+	online := loader.OnlineCPUs()
+	last := fmt.Sprint(online[len(online)-1])
+	var ranges []string
+	for _, cpu := range online[1:] {
+		ranges = append(ranges, fmt.Sprint("0-", cpu))
+	}
 	for _, tc := range []struct {
 		args []string
 		want []string // among what is offered
@@ -39,6 +52,15 @@ func TestCompletion(t *testing.T) {
 		{[]string{"record", "-o", ""}, []string{"pb.gz", "folded", "html"}, []string{"stats"}},
 		{[]string{"record", "-p", self}, []string{self}, nil},
 		{[]string{"record", "-p", "1," + self}, []string{"1," + self}, nil},
+		{[]string{"top", "-t", self}, []string{self}, nil},
+		{[]string{"record", "-t", thread}, []string{thread}, nil},
+		{[]string{"record", "-t", "1," + thread}, []string{"1," + thread}, nil},
+		{[]string{"walk", self, "-t", ""}, []string{self, thread}, []string{"1"}},
+		{[]string{"record", "-C", ""}, []string{"0", last}, nil},
+		{[]string{"top", "-C", "0,"}, []string{"0,0", "0," + last}, nil},
+		{[]string{"record", "-C", "0-"}, ranges, []string{"0-0"}},
+		{[]string{"record", "-u", "ro"}, []string{"root"}, nil},
+		{[]string{"top", "-p", self, "--ch"}, []string{"--children"}, nil},
 		{[]string{"walk", self}, []string{self}, nil},
 		{[]string{"walk", "--symbols", ""}, []string{"yes", "functions", "no"}, nil},
 		{[]string{"record", "--", "ca"}, []string{"cat"}, []string{"ls"}},

@@ -195,8 +195,12 @@ func (p *parts) removeOld(path string, named time.Time) error {
 	return err
 }
 
-// untilPart returns how long to wait, at most d, so that a part ends in time.
-func (r *recorder) untilPart(d time.Duration) time.Duration {
+// untilDue returns how long to wait, at most d, so that sampling begins and a part ends
+// in time.
+func (r *recorder) untilDue(d time.Duration) time.Duration {
+	if !r.hasBegun() {
+		return min(d, time.Until(r.began))
+	}
 	if r.parts == nil {
 		return d
 	}

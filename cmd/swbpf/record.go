@@ -19,12 +19,14 @@ import (
 
 // recordOptions are the flags of record, checked.
 type recordOptions struct {
-	all     bool
-	pids    pidsValue
-	tids    threadsValue
-	cpus    cpusValue // empty: all
-	cgroups []string
-	command []string
+	all      bool
+	pids     pidsValue
+	children bool // and what descends from pids
+	tids     threadsValue
+	user     userValue
+	cgroups  []string
+	command  []string  // recorded, unless there is one of the above: then it says for how long
+	cpus     cpusValue // empty: all
 	eventsOptions
 	offCPU      bool
 	wall        bool
@@ -32,7 +34,8 @@ type recordOptions struct {
 	wakers      bool
 	labels      labelsValue
 	sampleCPU   bool
-	duration    durationValue
+	delay       delayValue
+	duration    durationValue // of sampling
 	every       durationValue // 0: one profile of all
 	keepParts   countValue    // of the profiles of --every; 0: all
 	outputs     []string
@@ -57,12 +60,19 @@ const (
 func newRecordCommand() *cobra.Command {
 	o := &recordOptions{}
 	c := &cobra.Command{
-		Use:   "record [-a | -p PID[,PID...] | -t TID[,TID...] | --cgroup NAME | -- CMD ARGS...]",
+		Use:   "record [-a | -p PID[,PID...] | -t TID[,TID...] | -u USER | --cgroup NAME] [-- CMD ARGS...]",
 		Short: "Profile the machine, some processes or a command",
 		Long: `Record samples stacks in the kernel, unwinds them while it records, and writes
-a profile. Without -p, -t or a command it records the whole machine until
-Ctrl-C, which always leaves a complete file; a second Ctrl-C, half a second
-later or more, leaves none.
+a profile. Without -p, -t, -u, --cgroup or a command it records the whole
+machine until Ctrl-C, which always leaves a complete file; a second Ctrl-C, half
+a second later or more, leaves none.
+
+CMD is recorded from its first instruction on, with all that descends from it.
+With -a, -p, -t, -u or --cgroup it only says how long these are recorded, as
+with perf, and is in the profile where it is among them. A recording of -p or -t
+also ends when all of these have ended; with --children when all that descends
+from them has, too: a server that replaces itself by a child goes on. What a
+process had started whose parent has ended since is not known as that.
 
 --off-cpu records where threads leave the CPU: each time is a sample with the
 stack at that moment, and weighs as long as it took. Stacks end in the reason:
@@ -104,15 +114,19 @@ where there are; cpu, with --sample-cpu; those that a goroutine has given itself
 ` + formatHelp + `
 With -o - what CMD prints goes to standard error.
 
-Exit status: that of CMD when a command was recorded; else 0, 1 when something
+Exit status: that of CMD where there is one; else 0, 1 when something
 went wrong on the way, 2 for wrong usage or where the kernel or the privileges
 do not allow recording.`,
 		Example: `  swbpf record -d 10 -o profile.pb.gz -o profile.html    the whole machine for 10 s
   swbpf record -p 4711 -F 997 -d 5 -o hot.html            one process, ~1,000 Hz
+  swbpf record -p 4711 --children -d 10                   a server and its workers
+  swbpf record -p 4711 -- ./request.sh                    one process, while a command runs
   swbpf record -t 4715,4716 -d 5                          two threads
+  swbpf record -u www-data -d 10                          all of a user
   swbpf record -C 0-3,8 -d 5                              what runs on some CPUs
   swbpf record --cgroup nginx -d 10                       a service, or a container by its ID
   swbpf record -- make -j8                                a command and its children
+  swbpf record --delay 5s -d 10 -- ./server               ... without its start-up
   swbpf record --every 1m --keep 60 -o /var/tmp/cpu.pb.gz always on: the last hour, by minutes
   swbpf record --every 10s -o http://collector:4318       ... sent to a server
   swbpf record -e page-faults -p 4711 -d 10               who touches new memory
@@ -140,11 +154,13 @@ do not allow recording.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p, -t and CMD)")
-	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included")
+	f.BoolVarP(&o.all, "all", "a", false, "record every process (the default without -p, -t, -u, --cgroup and CMD)")
+	f.VarP(&o.pids, "pid", "p", "record these processes, threads born later included; children are not, unless --children (perf: those born later are)")
+	f.BoolVar(&o.children, "children", false, "with -p: also their children and what these fork, those that run and those born later")
 	f.VarP(&o.tids, "tid", "t", "record these threads, and no others of their processes")
-	f.VarP(&o.cpus, "cpu", "C", "record on these CPUs only; not with --off-cpu and --wall, as what waits is on none")
+	f.VarP(&o.user, "uid", "u", "record what runs with the effective rights of this user")
 	f.StringArrayVar(&o.cgroups, "cgroup", nil, "record what runs in the cgroup of this `name`: a path, a unit of systemd, a container's ID; may be repeated")
+	f.VarP(&o.cpus, "cpu", "C", "record on these CPUs only; not with --off-cpu and --wall, as what waits is on none")
 	f.VarP(eventFlag{&o.eventsOptions, func(e *eventOptions) pflag.Value { return &e.frequency }}, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(eventFlag{&o.eventsOptions, func(e *eventOptions) pflag.Value { return &e.period }}, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")
 	f.VarP(eventValue{&o.eventsOptions}, "event", "e", "`event` by perf's name, with its modifiers u, k, p and P; or uprobe:FILE:FUNCTION, uretprobe:FILE:FUNCTION, usdt:FILE:PROVIDER:NAME, kprobe:FUNCTION, kretprobe:FUNCTION; may be repeated (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
@@ -156,7 +172,8 @@ do not allow recording.`,
 	f.BoolVar(&o.wakers, "wakers", false, "with --off-cpu or --wall: on top of what a thread waits in, also the stack of what woke it up")
 	f.Var(&o.labels, "label", "give all samples a label; may be repeated")
 	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
-	f.VarP(&o.duration, "duration", "d", "stop after this time: 10, 1.5s, 2m (default until Ctrl-C, or the end of CMD or of all -p or -t)")
+	f.VarP(&o.delay, "delay", "D", "sample only from this time after the start on: 1.5s, 500ms (perf: a number of ms)")
+	f.VarP(&o.duration, "duration", "d", "stop after this time, from --delay on: 10, 1.5s, 2m (default until Ctrl-C, or the end of CMD or of all -p or -t)")
 	f.Var(&o.every, "every", "write a profile each time this long, and begin anew: the time is put into the names of the files")
 	f.Var(&o.keepParts, "keep", "with --every: keep only the last n files of each -o, and remove older ones")
 	f.StringArrayVarP(&o.outputs, "output", "o", nil, "write the profile to this `file`; may be repeated (default "+defaultOutput+")")
@@ -193,14 +210,11 @@ func (o *recordOptions) check(dash int) error {
 	if len(o.command) == 0 && dash == 0 {
 		return errors.New("there is no command after --")
 	}
-	given := 0
-	for _, b := range []bool{o.all, len(o.pids) > 0, len(o.tids) > 0, len(o.cgroups) > 0, len(o.command) > 0} {
-		if b {
-			given++
-		}
+	if o.targets() > 1 {
+		return errors.New("-a, -p, -t, -u and --cgroup exclude each other")
 	}
-	if given > 1 {
-		return errors.New("-a, -p, -t, --cgroup and a command exclude each other")
+	if o.children && len(o.pids) == 0 {
+		return errors.New("--children goes with -p")
 	}
 	if err := o.settle(); err != nil {
 		return err
@@ -254,6 +268,19 @@ func (o *recordOptions) check(dash int) error {
 	return o.checkEvery()
 }
 
+// targets is how many flags say what is recorded; 0: it is the command, or else all.
+func (o *recordOptions) targets() (given int) {
+	for _, b := range []bool{o.all, len(o.pids) > 0, len(o.tids) > 0, o.user.id != nil, len(o.cgroups) > 0} {
+		if b {
+			given++
+		}
+	}
+	return given
+}
+
+// recordsCommand reports whether it is the command that is recorded.
+func (o *recordOptions) recordsCommand() bool { return len(o.command) > 0 && o.targets() == 0 }
+
 // target says in a few words what is recorded.
 func (o *recordOptions) target() string {
 	if len(o.cpus) == 0 {
@@ -273,17 +300,23 @@ const wholeMachine = "whole machine"
 
 // tasks is target without CPUs.
 func (o *recordOptions) tasks() string {
+	of := ""
+	if o.children {
+		of = " and children"
+	}
 	switch {
-	case len(o.command) > 0:
+	case o.recordsCommand():
 		return o.command[0]
 	case len(o.pids) == 1:
-		return fmt.Sprintf("pid %d", o.pids[0])
+		return fmt.Sprintf("pid %d%s", o.pids[0], of)
 	case len(o.pids) > 1:
-		return "pids " + o.pids.String()
+		return "pids " + o.pids.String() + of
 	case len(o.tids) == 1:
 		return fmt.Sprintf("thread %d", o.tids[0])
 	case len(o.tids) > 1:
 		return "threads " + o.tids.String()
+	case o.user.id != nil:
+		return "user " + o.user.name
 	case len(o.cgroups) > 0:
 		return "cgroup " + strings.Join(o.cgroups, ", ")
 	}

@@ -28,11 +28,12 @@ type recorder struct {
 	procs    *loader.Processes
 	*pipeline
 
-	alarm   *alarm             // rings for the next poll
-	stop    context.CancelFunc // ends what watches for new files; the session must not end before
-	watched chan struct{}      // closed when it has
-	abort   func()             // tidies up when a second signal ends the program at once
-	began   time.Time
+	alarm   *alarm                  // rings for the next poll
+	stop    context.CancelFunc      // ends what watches for new files; the session must not end before
+	watched chan struct{}           // closed when it has
+	abort   func()                  // tidies up when a second signal ends the program at once
+	began   time.Time               // when sampling has begun, or is to
+	begun   chan struct{}           // closed when it has
 	cpu     float64                 // ownCPU when it began
 	part    part                    // of the recording, that is in the profile under way
 	parts   *parts                  // nil where there is one
@@ -78,7 +79,7 @@ const (
 // is the one that will read the rings: where they fill fast it has precedence from
 // before the first sample on.
 func startRecorder(o *recordOptions, signals chan os.Signal, reads bool) (*recorder, error) {
-	r := &recorder{opt: o, signals: signals, abort: func() {}}
+	r := &recorder{opt: o, signals: signals, abort: func() {}, begun: make(chan struct{})}
 	if err := r.start(reads); err != nil {
 		r.close()
 		return nil, err
@@ -114,7 +115,8 @@ func (r *recorder) start(reads bool) error {
 	event := first.Event
 	cfg := loader.Config{
 		Event: event, Weight: first.Weight, Filter: first.Filter, Frequency: first.Frequency, Period: first.Period, StackBytes: int(o.stackBytes),
-		Kernel: !o.noKernel, PIDs: o.pids, Threads: o.tids, CPUs: o.cpus, Cgroups: inCgroups, NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU), Wakers: o.wakers,
+		Kernel: !o.noKernel, PIDs: o.pids, FollowChildren: o.children, Threads: o.tids, CPUs: o.cpus, Cgroups: inCgroups, User: o.user.id,
+		NewPrograms: true, RunStats: true, MinOffCPU: time.Duration(o.minOffCPU), Wakers: o.wakers,
 	}
 	cfg.Changes = o.sendsChanges(event)
 	for i := range o.also {
@@ -132,7 +134,12 @@ func (r *recorder) start(reads bool) error {
 		if r.command, err = loader.StartCommand(o.command); err != nil {
 			return err
 		}
-		cfg.PIDs, cfg.FollowChildren = []int{r.command.PID()}, true
+		if o.recordsCommand() {
+			cfg.PIDs, cfg.FollowChildren = []int{r.command.PID()}, true
+		}
+		if o.delay == 0 {
+			cfg.Held = r.command.PID()
+		}
 	}
 	raisePriority()
 	collectLater()
@@ -175,13 +182,12 @@ func (r *recorder) start(reads bool) error {
 	}(r.procs)
 	limitGarbage()
 	debug.FreeOSMemory() // at once, what the start took: by and by, 64 KB at a time, it costs more than samples do
-	r.began, r.cpu = time.Now(), ownCPU()
-	r.part = part{began: r.began, clock: procstate.Monotonic()}
-	r.forgotten, r.filesClosed = r.began, r.began
 	if reads && r.newPace().isTight {
 		r.precedence = takePrecedence()
 	}
-	if err := r.session.Start(); err != nil {
+	if o.delay > 0 {
+		r.began = time.Now().Add(time.Duration(o.delay))
+	} else if err := r.begin(); err != nil {
 		return err
 	}
 	if r.command != nil {
@@ -189,6 +195,33 @@ func (r *recorder) start(reads bool) error {
 	}
 	leaveProgram()
 	return nil
+}
+
+// begin starts sampling.
+func (r *recorder) begin() error {
+	r.beginPart()
+	close(r.begun)
+	return r.session.Start()
+}
+
+// beginPart has the recording, or its first part, begin now.
+func (r *recorder) beginPart() {
+	r.began, r.cpu = time.Now(), ownCPU()
+	r.part = part{began: r.began, clock: procstate.Monotonic()}
+	r.forgotten, r.filesClosed = r.began, r.began
+	if r.parts != nil {
+		r.parts.due = r.began.Add(r.parts.every)
+	}
+}
+
+// hasBegun reports whether sampling has started.
+func (r *recorder) hasBegun() bool {
+	select {
+	case <-r.begun:
+		return true
+	default:
+		return false
+	}
 }
 
 // cgroupsOf returns the IDs of the cgroups of these names.
@@ -211,16 +244,22 @@ func (r *recorder) follow(pids []int) (err error) {
 	if r.sideband, err = loader.OpenSideband(loader.SidebandConfig{WakeBytes: wakeBytes}); err != nil {
 		return err
 	}
+	of := toInt32(pids)
+	if r.opt.children { // of what is forked from here on the side-band tells
+		if of, err = loader.WithDescendants(of); err != nil {
+			return err
+		}
+	}
 	r.images = procstate.NewImages(0)
 	r.procs = loader.NewProcesses(loader.ProcessesConfig{
-		Sideband: r.sideband, Images: r.images, PIDs: toInt32(pids), OnImage: r.onImage, OnBPF: r.modules.onBPF,
+		Sideband: r.sideband, Images: r.images, PIDs: of, OnImage: r.onImage, OnBPF: r.modules.onBPF,
 		OnNews: r.alarm.tellNews, OnFilled: r.alarm.ring,
 	})
 	r.pipeline.procs = r.procs
 	return r.procs.Bootstrap()
 }
 
-// run records until the time is over, the command or all processes asked for
+// run records until the time is over, the command or all processes or threads asked for
 // have ended, or a signal asks to stop. A second signal ends the program at once.
 func (r *recorder) run() error {
 	ended := make(chan struct{}, 1)
@@ -231,7 +270,7 @@ func (r *recorder) run() error {
 	pace := r.newPace()
 	for {
 		r.precedence.resume()
-		r.alarm.set(r.untilPart(pace.wait), pace.hasten())
+		r.alarm.set(r.untilDue(pace.wait), pace.hasten())
 		select {
 		case <-ended:
 			return r.drain()
@@ -241,6 +280,12 @@ func (r *recorder) run() error {
 		r.precedence.resume()
 		if err != nil {
 			return err
+		}
+		if !r.hasBegun() && !time.Now().Before(r.began) {
+			if err := r.begin(); err != nil {
+				return err
+			}
+			pace = r.newPace()
 		}
 		bytes, processes := r.session.BytesRead(), r.sampled.n
 		r.fleeting, r.lostCode = hastened, false
@@ -257,28 +302,31 @@ func (r *recorder) run() error {
 
 // awaitEnd waits until it is time to stop, tells that, and heeds signals from then on.
 func (r *recorder) awaitEnd(ended chan<- struct{}) {
-	var timeout <-chan time.Time
-	if r.opt.duration > 0 {
-		timeout = time.After(time.Duration(r.opt.duration))
-	}
-	var done <-chan struct{}
+	var command, done <-chan struct{}
 	if r.command != nil {
-		done = r.command.Done()
-	} else if len(r.opt.pids) > 0 {
-		done = loader.ProcessesDone(r.opt.pids)
+		command = r.command.Done()
+	}
+	if len(r.opt.pids) > 0 {
+		done = r.session.ProcessesDone()
 	} else if len(r.opt.tids) > 0 {
 		done = loader.ThreadsDone(r.opt.tids)
 	}
-	signalled := false
-	select {
-	case <-r.signals:
-		signalled = true
-	case <-timeout:
-	case <-done:
-	}
-	var first time.Time
-	if signalled {
-		first = time.Now()
+	var first time.Time // of the signals
+	begun, timeout := r.begun, (<-chan time.Time)(nil)
+	for waits := true; waits; {
+		waits = false
+		select {
+		case <-begun:
+			begun, waits = nil, true
+			if r.opt.duration > 0 {
+				timeout = time.After(time.Duration(r.opt.duration))
+			}
+		case <-r.signals:
+			first = time.Now()
+		case <-timeout:
+		case <-command:
+		case <-done:
+		}
 	}
 	ended <- struct{}{}
 	r.alarm.ring()
@@ -307,6 +355,9 @@ func (r *recorder) abortAfter(first time.Time) {
 
 // drain stops sampling and takes what is left in the rings.
 func (r *recorder) drain() error {
+	if !r.hasBegun() {
+		r.beginPart() // to end at once
+	}
 	if err := r.session.Stop(); err != nil {
 		return fmt.Errorf("stop sampling: %w", err)
 	}

@@ -110,11 +110,14 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	if slices.ContainsFunc(r.opt.allEvents(), func(e eventOptions) bool { return e.filter != "" }) {
 		fmt.Fprintf(w, "  (--filter leaves out %s)\n", plural(s.LeftOut, "other"))
 	}
-	if s.Samples == 0 && s.Lost == 0 && s.FrequencyHz > 0 {
+	switch e := r.session.Event(); {
+	case s.Samples > 0 || s.Lost > 0:
+	case !r.hasBegun():
+		fmt.Fprintln(w, "  (the recording ended within --delay)")
+	case s.FrequencyHz > 0:
 		fmt.Fprintln(w, "  (nothing ran at the moments of sampling: -F makes more of them, --wall records waiting too)")
-	}
-	if e := r.session.Event(); e.IsUprobe() && s.Samples == 0 && s.Lost == 0 && s.LeftOut == 0 {
-		fmt.Fprintf(w, "  (%s)\n", neverHit(e, len(r.opt.command) > 0))
+	case e.IsUprobe() && s.LeftOut == 0:
+		fmt.Fprintf(w, "  (%s)\n", neverHit(e, r.opt.recordsCommand()))
 	}
 	if s.UserSamples > 0 {
 		fmt.Fprintf(w, "user stacks: %d complete (%.2f %%)%s\n", s.Complete, percent(s.Complete, s.UserSamples), reasons(", truncated", s.TruncatedByReason))
@@ -355,6 +358,10 @@ func (p *progress) update() {
 	}
 	p.next = now.Add(progressEvery)
 	p.shown = true
+	if !p.r.hasBegun() {
+		fmt.Fprintf(p.w, "\r\x1b[K%s: sampling begins in %.0f s; Ctrl-C ends it", p.r.opt.target(), p.r.began.Sub(now).Seconds())
+		return
+	}
 	var lost uint64
 	if st, err := p.r.session.Stats(); err == nil {
 		lost = st.Lost()

@@ -31,7 +31,7 @@ const (
 func newTopCommand() *cobra.Command {
 	o := &topOptions{window: durationValue(defaultTopWindow)}
 	c := &cobra.Command{
-		Use:   "top [-p PID[,PID...] | --cgroup NAME]",
+		Use:   "top [-p PID[,PID...] | -t TID[,TID...] | -u USER | --cgroup NAME]",
 		Short: "Show live which functions, processes and threads are hottest",
 		Long: `Top samples as record does and shows what was hottest in the last seconds: by
 function (in itself, and with what it called), by process and by thread. Enter
@@ -45,6 +45,10 @@ wrong on the way, 2 for wrong usage, without a terminal, or where the kernel or
 the privileges do not allow sampling.`,
 		Example: `  swbpf top                     the whole machine
   swbpf top -p 4711             one process
+  swbpf top -p 4711 --children  and all that it has started
+  swbpf top -t 4715             one thread
+  swbpf top -u www-data         one user
+  swbpf top -C 0-3              what runs on some CPUs
   swbpf top --cgroup nginx      a service, or a container by its ID
   swbpf top -e page-faults      who touches new memory
   swbpf top --off-cpu -p 4711   what one process waits for
@@ -67,7 +71,11 @@ the privileges do not allow sampling.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.VarP(&o.record.pids, "pid", "p", "sample these processes only, threads born later included")
+	f.BoolVar(&o.record.children, "children", false, "with -p: also their children and what these fork, those that run and those born later")
+	f.VarP(&o.record.tids, "tid", "t", "sample these threads only, and no others of their processes")
+	f.VarP(&o.record.user, "uid", "u", "sample only what runs with the effective rights of this user")
 	f.StringArrayVar(&o.record.cgroups, "cgroup", nil, "sample what runs in the cgroup of this `name` only: a path, a unit of systemd, a container's ID; may be repeated")
+	f.VarP(&o.record.cpus, "cpu", "C", "sample on these CPUs only; not with --off-cpu and --wall, as what waits is on none")
 	f.VarP(eventFlag{&o.record.eventsOptions, func(e *eventOptions) pflag.Value { return &e.frequency }}, "freq", "F", fmt.Sprintf("samples a second on each CPU (default %d for CPU events; others: every event)", defaultFrequency))
 	f.VarP(eventValue{&o.record.eventsOptions}, "event", "e", "`event` by perf's name (default "+defaultEvent+", for which cpu-clock stands in without hardware counters)")
 	f.VarP(eventFlag{&o.record.eventsOptions, func(e *eventOptions) pflag.Value { return &e.period }}, "count", "c", "in place of -F: a sample each this many events, or after as much of their --weight")

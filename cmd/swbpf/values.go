@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,6 +74,43 @@ func (v *durationValue) Set(s string) error {
 }
 
 func (v *durationValue) Type() string { return "duration" }
+
+// delayValue is a durationValue that needs a unit: perf has a number of ms where others
+// would have seconds.
+type delayValue durationValue
+
+func (v *delayValue) String() string { return (*durationValue)(v).String() }
+func (v *delayValue) Type() string   { return (*durationValue)(v).Type() }
+
+func (v *delayValue) Set(s string) error {
+	if n, err := strconv.ParseFloat(s, 64); err == nil && n > 0 {
+		return fmt.Errorf("in which unit: %sms or %ss?", s, s)
+	}
+	return (*durationValue)(v).Set(s)
+}
+
+// userValue is a flag for a user, by name or number.
+type userValue struct {
+	name string
+	id   *uint32 // nil when not given
+}
+
+func (v *userValue) String() string { return v.name }
+func (v *userValue) Type() string   { return "user" }
+
+func (v *userValue) Set(s string) error {
+	number := s
+	if u, err := user.Lookup(s); err == nil {
+		number = u.Uid
+	}
+	n, err := strconv.ParseUint(number, 10, 32)
+	if err != nil || n == math.MaxUint32 {
+		return errors.New("no such user, and not the number of one")
+	}
+	id := uint32(n)
+	v.name, v.id = s, &id
+	return nil
+}
 
 // pidsValue is a flag for process IDs, separated by commas or repeated.
 type pidsValue []int

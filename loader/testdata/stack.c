@@ -15,6 +15,10 @@
 //   stack getppid N      makes N system calls getppid; exits
 //   stack children N MS  runs N children, one after another, that each burn
 //                        MS milliseconds of CPU; exits
+//   stack tree           has a child, which has one that computes and sleeps in turns,
+//                        and one more for each byte that can be read; each writes a byte
+//   stack user REAL EFFECTIVE
+//                        computes and sleeps in turns as these users
 #define _GNU_SOURCE
 #include <linux/sched.h>
 #include <pthread.h>
@@ -174,6 +178,12 @@ static void spawn(long nr)
 		spawn_at(nr, (unsigned long)&args, sizeof args);
 }
 
+static void take_turns(void)
+{
+	for (ready();; usleep(2000))
+		burn(2);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -233,6 +243,25 @@ int main(int argc, char **argv)
 		for (long i = 0; i < n; i++)
 			syscall(SYS_getppid);
 		return 0;
+	}
+	if (!strcmp(what, "tree")) {
+		char byte;
+		if (fork())
+			for (;;)
+				pause();
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		do {
+			if (fork())
+				continue;
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			take_turns();
+		} while (read(0, &byte, 1) == 1);
+		return 0;
+	}
+	if (!strcmp(what, "user")) {
+		if (setresuid(n, argc > 3 ? atol(argv[3]) : 0, 0))
+			return 1;
+		take_turns();
 	}
 	if (!strcmp(what, "children")) {
 		long ms = argc > 3 ? atol(argv[3]) : 0;
