@@ -19,12 +19,13 @@ import (
 	"github.com/swbpf/swbpf/internal/testenv"
 )
 
-// startShell runs a script, until it says something.
+// startShell runs a script, until it says something. All that it has started ends with the test.
 func startShell(t *testing.T, uid uint32, script string) (pid string, in interface{ Close() error }) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", script)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid}, Setpgid: true}
 	in, out := testenv.Start(t, cmd)
+	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
