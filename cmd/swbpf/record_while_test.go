@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/profile"
 )
 
 // startShell runs a script, until it says something. All that it has started ends with the test.
@@ -32,58 +33,55 @@ func startShell(t *testing.T, uid uint32, script string) (pid string, in interfa
 	return fmt.Sprint(cmd.Process.Pid), in
 }
 
-// pidsOf are the processes that have samples.
-func (r *recording) pidsOf() map[string]int {
-	pids := map[string]int{}
-	for _, s := range r.profile.Sample {
-		for _, pid := range s.NumLabel["pid"] {
-			pids[fmt.Sprint(pid)] += int(s.Value[0])
-		}
-	}
-	return pids
-}
-
 // With a command, what is named besides is recorded for as long as that runs; its status is passed on.
 func TestRecordWhile(t *testing.T) {
 	needRecord(t)
+	testenv.Needs(t, "taskset")
 	const user = 54321
 	busy, _ := startShell(t, user, "echo on; while :; do :; done")
-	cgroup, err := os.MkdirTemp(unifiedCgroups(t), "swbpf-test-*")
-	if err != nil {
-		t.Skipf("cannot make cgroups: %v", err)
+	const ( // what has samples
+		other = 1 << iota
+		command
+		more
+	)
+	type want struct {
+		target  string
+		samples int
 	}
-	leave := func() { _ = os.WriteFile(filepath.Join(filepath.Dir(cgroup), "cgroup.procs"), []byte(busy), 0) }
-	t.Cleanup(func() { leave(); os.Remove(cgroup) })
-	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(busy), 0); err != nil {
-		t.Fatal(err)
+	cases := map[string]want{
+		"-p " + busy: {"pid " + busy, other}, "-p " + busy + " --children": {"pid " + busy + " and children", other}, "-t " + busy: {"thread " + busy, other},
+		"-u " + fmt.Sprint(user): {"user 54321", other}, "-a": {wholeMachine, other | command | more}, "": {"taskset", command}, "-C 0": {"taskset on CPU 0", command}, "-a -C 0": {"CPU 0", command},
 	}
-	for args, target := range map[string]string{
-		"-p " + busy: "pid " + busy, "-t " + busy: "thread " + busy, "-a": "whole machine", "-u " + fmt.Sprint(user): "user 54321",
-		"--cgroup /" + filepath.Base(cgroup): "cgroup /" + filepath.Base(cgroup), "": "sh", "-C 0": "sh on CPU 0", "-a -C 0": "CPU 0",
-	} {
-		told := filepath.Join(t.TempDir(), "pid")
-		// It computes for some time of its own, on the first CPU or not.
-		script := "echo $$ > " + told + "; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 7"
-		command := []string{"sh", "-c", script}
-		if strings.Contains(args, "-C") {
-			command = append([]string{"taskset", "1"}, command...)
-			target = strings.Replace(target, "sh on", "taskset on", 1)
+	if cgroup, err := os.MkdirTemp(unifiedCgroups(t), "swbpf-test-*"); err == nil {
+		move := func(to string) { _ = os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(busy), 0) }
+		move(cgroup)
+		t.Cleanup(func() { move(filepath.Dir(cgroup)); os.Remove(cgroup) })
+		cases["--cgroup /"+filepath.Base(cgroup)] = want{"cgroup /" + filepath.Base(cgroup), other}
+	}
+	at := regexp.MustCompile(`(?m)^\S.* +(\d+)/\d+ +\d+\.\d+: `)
+	for args, want := range cases {
+		dir := t.TempDir()
+		all := append([]string{"record", "-F", "499", "-o", "p.pb.gz", "-o", "p.perf.txt"}, strings.Fields(args)...)
+		_, said, status := runSwbpf(t, dir, append(all, "--", "taskset", "1", "sh", "-c", "echo $$ > pid; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 7")...)
+		own, _ := os.ReadFile(filepath.Join(dir, "pid"))
+		text, _ := os.ReadFile(filepath.Join(dir, "p.perf.txt"))
+		got := 0
+		for _, m := range at.FindAllSubmatch(text, -1) {
+			switch string(m[1]) {
+			case busy:
+				got |= other
+			case strings.TrimSpace(string(own)):
+				got |= command
+			default:
+				got |= more
+			}
 		}
-		r := runRecord(t, append(append(strings.Fields(args), "-F", "499", "--"), command...)...)
-		b, err := os.ReadFile(told)
-		if err != nil {
-			t.Fatal(err)
+		if args == "-a -C 0" { // whatever else runs on that CPU
+			got &= command
 		}
-		own := strings.TrimSpace(string(b))
-		pids := r.pidsOf()
-		if len(pids) == 0 { // there are no labels of a single process
-			pids[map[bool]string{true: own, false: busy}[strings.Contains(r.folded, "sh;") && (args == "" || args == "-C 0")]]++
-		}
-		all := strings.HasPrefix(args, "-a")
-		records := all || args == "" || args == "-C 0"
-		others := slices.ContainsFunc(slices.Collect(maps.Keys(pids)), func(pid string) bool { return pid != busy && pid != own })
-		if r.exit != 7 || (pids[own] > 0) != records || others && !all || args != "-a -C 0" && (pids[busy] > 0) == (records && !all) || !strings.Contains(r.html, target) {
-			t.Errorf("%s: status %d, samples of processes %v (command %s, other %s)\n%s", args, r.exit, pids, own, busy, r.stderr)
+		p, err := readProfile(filepath.Join(dir, "p.pb.gz"), profile.ReadOptions{}, codeOptions{})
+		if err != nil || p.Meta.Target != want.target || got != want.samples || status != 7 {
+			t.Errorf("%s: %v, status %d, target %q, samples of %b, want %+v\n%s", args, err, status, p.Meta.Target, got, want, said)
 		}
 	}
 }

@@ -235,6 +235,34 @@ func TestTopWall(t *testing.T) {
 	}
 }
 
+// Top shows a thread, a process with its children, a user, and what runs on a CPU, and nothing else.
+func TestTopOf(t *testing.T) {
+	t.Parallel()
+	m := newTmux(t)
+	pid, tids, _ := startThreads(t)
+	tree, _ := startShell(t, 54323, "(while :; do :; done) & echo on; while :; do sleep 0.01; done")
+	for args, want := range map[string]struct{ target, has, not string }{
+		"-t " + tids["busy"]:         {"thread " + tids["busy"], tids["busy"], tids["lasting"]},
+		"-p " + tree + " --children": {"pid " + tree + " and children", "sh ", "some-threads"},
+		"-u 54323":                   {"user 54323", "sh ", "some-threads"},
+		"-C 0 -p " + pid:             {"pid " + pid + " on CPU 0", tids["lasting"], tree},
+	} {
+		rate, runs := "-F 499", exec.Command("true")
+		if strings.HasPrefix(args, "-C") { // each time that they sleep, wherever they are
+			rate, runs = "-e sched:sched_switch", exec.Command("taskset", "-a", "-p", "1", pid)
+		}
+		testenv.Run(t, runs)
+		m.keys(fmt.Sprintf("clear; %s top %s %s", swbpf(t), rate, args), "Enter")
+		m.wait("[1 Functions]", want.target)
+		m.keys("3")
+		if screen := m.wait("[3 Threads]", want.has); strings.Contains(screen[strings.Index(screen, "[3 Threads]"):], want.not+" ") {
+			t.Errorf("%s: %s is shown:\n%s", args, want.not, screen)
+		}
+		m.keys("q")
+		m.left("q")
+	}
+}
+
 // TestTopTerminal checks that the terminal is as it was, however top ends.
 func TestTopTerminal(t *testing.T) {
 	t.Parallel()
@@ -319,6 +347,9 @@ func TestTopRefuses(t *testing.T) {
 		{[]string{"top", "--window", "0.5"}, "--window"},
 		{[]string{"top", "--window", "11m"}, "--window"},
 		{[]string{"top", "-p", "0"}, "process ID"},
+		{[]string{"top", "-t", "1", "-p", "1"}, "exclude"},
+		{[]string{"top", "--children"}, "--children goes with -p"},
+		{[]string{"top", "--wall", "-C", "0"}, "-C excludes"},
 	} {
 		_, msg, status := runSwbpf(t, t.TempDir(), tc.args...)
 		if status != exitCannot || !strings.Contains(msg, tc.want) {
