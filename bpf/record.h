@@ -269,6 +269,7 @@ enum process_flags {
 	PROCESS_HAS_ENDS = 1 << 2, /* where the stacks of its threads end is in thread_ends */
 	PROCESS_HAS_FRAMES = 1 << 3, /* there are struct thread_frames of its threads */
 	PROCESS_STARTS_ABOVE = 1 << 4, /* its main thread's first frame is above its arguments */
+	NO_PROCESS = 0, /* its PROCESS_SAMPLED says that descendants are being entered */
 	PROCESS_PAGE = 1 << 16,   /* flags in a value of the map... */
 	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
 };

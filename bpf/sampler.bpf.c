@@ -513,17 +513,18 @@ int on_waker(struct bpf_raw_tracepoint_args *ctx)
 enum { MAX_ANCESTORS = 64 }; /* among which one that is sampled is looked for */
 
 /*
- * Whether a task is of a process that is sampled, or descends from one. Descendants that
- * there were before the session are entered by and by, after those they descend from:
- * what they fork meanwhile is told by that.
+ * Whether a task is of a process that is sampled or, while what descends from these is
+ * still being entered, process by process, descends from one.
  */
 APART int descends_from_sampled(struct task_struct *task)
 {
+	bool entering = process_flags(NO_PROCESS) & PROCESS_SAMPLED;
+
 	for (int i = 0; i < MAX_ANCESTORS; i++) {
 		u32 tgid = tgid_of(task);
 		if (tgid && process_flags(tgid) & PROCESS_SAMPLED)
 			return 1;
-		if (!kernel_read(task, pid)) /* the first of all */
+		if (!entering || !kernel_read(task, pid)) /* the first of all */
 			return 0;
 		task = kernel_read(task, real_parent);
 	}

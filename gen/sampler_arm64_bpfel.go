@@ -356,6 +356,7 @@ const (
 	SamplerProcessFlagsPROCESS_HAS_ENDS     SamplerProcessFlags = 4
 	SamplerProcessFlagsPROCESS_HAS_FRAMES   SamplerProcessFlags = 8
 	SamplerProcessFlagsPROCESS_STARTS_ABOVE SamplerProcessFlags = 16
+	SamplerProcessFlagsNO_PROCESS           SamplerProcessFlags = 0
 	SamplerProcessFlagsPROCESS_PAGE         SamplerProcessFlags = 65536
 	SamplerProcessFlagsPROCESS_PAGES        SamplerProcessFlags = 64
 )

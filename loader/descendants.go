@@ -34,9 +34,13 @@ func WithDescendants(pids []int32) ([]int32, error) {
 	return found, nil
 }
 
-// trackDescendants enters what descends from the processes asked for, which are entered:
-// what is forked from then on is by the fork hook.
+// trackDescendants enters what descends from the processes asked for, which have been
+// entered. What is forked meanwhile the fork hook enters, by what that descends from.
 func (s *Session) trackDescendants() error {
+	if err := s.flags.set(noProcess, processSampled); err != nil {
+		return err
+	}
+	defer s.flags.clear(noProcess, processSampled)
 	pids := make([]int32, len(s.cfg.PIDs))
 	for i, pid := range s.cfg.PIDs {
 		pids[i] = int32(pid)

@@ -97,15 +97,25 @@ func TestDescendantsBornMeanwhile(t *testing.T) {
 	root, child, _ := startTree(t, 1)
 	other, otherChild, _ := startTree(t, 1)
 	s := startSession(t, Config{Frequency: 99, PIDs: []int{root.pid}, FollowChildren: true})
-	s.flags.clear(child, processSampled) // as it is until it is entered
-	for _, pid := range root.grow(t, child, 3)[1:] {
-		if s.flags.of(pid)&processSampled == 0 {
-			t.Errorf("grandchild %d is not sampled", pid)
-		}
+	if s.flags.of(noProcess) != 0 {
+		t.Error("what descends is said to be entered still")
 	}
-	for _, pid := range other.grow(t, otherChild, 3)[1:] {
-		if s.flags.of(pid) != 0 {
-			t.Errorf("process %d of another family is sampled", pid)
+	s.flags.clear(child, processSampled) // as it is until it is entered
+	for i, entering := range []bool{false, true} {
+		if entering {
+			if err := s.flags.set(noProcess, processSampled); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, pid := range root.grow(t, child, 3+2*i)[1+2*i:] {
+			if sampled := s.flags.of(pid)&processSampled != 0; sampled != entering {
+				t.Errorf("grandchild %d is sampled: %v, while what descends is entered: %v", pid, sampled, entering)
+			}
+		}
+		for _, pid := range other.grow(t, otherChild, 3+2*i)[1:] {
+			if s.flags.of(pid) != 0 {
+				t.Errorf("process %d of another family is sampled", pid)
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -197,7 +198,7 @@ func sampleInNamespace(target string) error {
 	}
 	defer inside.Process.Kill()
 	stdin.Write([]byte("."))
-	for _, pids := range [][]int{nil, {inside.Process.Pid}} {
+	for _, pids := range [][]int{nil, {inside.Process.Pid}, {os.Getpid()}} { // the last with its children
 		if err := sampleThreads(pids, inside.Process.Pid); err != nil {
 			return fmt.Errorf("PIDs %v: %w", pids, err)
 		}
@@ -239,7 +240,7 @@ func sampleThread(tid int) error {
 
 // sampleThreads waits for samples of the threads t0 to t3 of a process.
 func sampleThreads(pids []int, want int) error {
-	s, err := Open(Config{Event: cpuClock, Frequency: 997, PIDs: pids})
+	s, err := Open(Config{Event: cpuClock, Frequency: 997, PIDs: pids, FollowChildren: slices.Contains(pids, os.Getpid())})
 	if err != nil {
 		return err
 	}
