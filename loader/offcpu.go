@@ -156,7 +156,7 @@ func (s *Session) readOffCPU(rec []byte, fn func(*Sample) error) error {
 		if r == nil || end.Dropped != 0 {
 			return nil
 		}
-		return s.emitOffCPU(r, end.Blocked, end.Runnable, end.Time, fn)
+		return s.emitOffCPU(r, end.Blocked, end.Runnable, end.Time, false, fn)
 	case int(unsafe.Sizeof(unsampled{})):
 		return s.emitUnsampled((*unsampled)(unsafe.Pointer(unsafe.SliceData(rec))), fn)
 	}
@@ -176,8 +176,8 @@ func (s *Session) readOffCPU(rec []byte, fn func(*Sample) error) error {
 }
 
 // emitOffCPU calls fn with the samples of a thread that was off the CPU until
-// end: blocked ns in the state of the record, then runnable ns waiting for a CPU.
-func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, fn func(*Sample) error) error {
+// end, or is still: blocked ns in the state of the record, then runnable ns waiting for a CPU.
+func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, still bool, fn func(*Sample) error) error {
 	p := &s.sample
 	if err := p.decode(r.bytes(), nil); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, fn
 	p.Time, p.Left = end, p.Time
 	s.code.leaveTracing(p)
 	if blocked > 0 {
-		p.Weight = blocked
+		p.Weight, p.Ongoing = blocked, still && runnable == 0
 		if err := fn(p); err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (s *Session) emitOffCPU(r *blockedRecord, blocked, runnable, end uint64, fn
 	if runnable == 0 {
 		return nil
 	}
-	p.Weight, p.Blocked, p.Continued = runnable, BlockedRunnable, blocked > 0
+	p.Weight, p.Blocked, p.Continued, p.Ongoing = runnable, BlockedRunnable, blocked > 0, still
 	return fn(p)
 }
 
@@ -253,7 +253,7 @@ func (s *Session) flushThread(t *threadTimes, fn func(*Sample) error) error {
 			t.Owed[BlockedRunnable] += runnable
 		default:
 			s.flushed.Add(1)
-			if err := s.emitOffCPU(r, blocked, runnable, s.stopped, fn); err != nil {
+			if err := s.emitOffCPU(r, blocked, runnable, s.stopped, true, fn); err != nil {
 				return err
 			}
 		}

@@ -389,7 +389,7 @@ func TestTraceCode(t *testing.T) {
 	rec := record{pcs: [3]uint64{s.code.tracing[1] + 8, s.code.tracing[0] + 8, 0x1234}}
 	rec.header.KernelFrames = uint8(len(rec.pcs))
 	held := &blockedRecord{words: unsafe.Slice((*uint64)(unsafe.Pointer(&rec)), unsafe.Sizeof(rec)/8)}
-	err = s.emitOffCPU(held, 1, 0, 2, func(p *Sample) error {
+	err = s.emitOffCPU(held, 1, 0, 2, false, func(p *Sample) error {
 		if len(p.Kernel) != 1 || p.Kernel[0] != 0x1234 {
 			t.Errorf("kernel frames %x", p.Kernel)
 		}

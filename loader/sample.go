@@ -85,6 +85,8 @@ type Sample struct {
 	// thread has the same stack in another state. Unsampled, that of this time
 	// no sample was taken: there is no stack. Neither counts as a sample.
 	Continued, Unsampled bool
+	// Ongoing says that what the sample is of had not ended when the Session stopped.
+	Ongoing bool
 	// Waker is set of samples that are of what woke up another thread. They count for nothing.
 	Waker Waker
 
@@ -182,7 +184,8 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
 	s.StackParts, s.FrameRegions, s.LabelRegions = int(h.Parts), int(h.Frames), int(h.Labels)
 	s.Cgroup, s.Event = h.Cgroup, int(h.Event)
-	s.Blocked, s.Continued, s.Unsampled, s.Left, s.Waker = Blocked(h.OffCpu), false, false, 0, Waker{}
+	s.Blocked, s.Continued, s.Unsampled, s.Ongoing = Blocked(h.OffCpu), false, false, false
+	s.Left, s.Waker = 0, Waker{}
 	s.Arch, s.Regs = nil, procstate.Regs{}
 	if s.User == UserNative || s.User == UserCompat32 {
 		s.decodeRegs(h)

@@ -63,7 +63,8 @@ func (s *recordStats) countEvents(samplings []loader.Sampling) {
 type detail struct {
 	Weight              string            `json:"weight,omitempty"` // by which events count
 	OffCPUNSByState     map[string]uint64 `json:"off_cpu_ns_by_state,omitempty"`
-	OffCPUNSByWaker     map[string]uint64 `json:"off_cpu_ns_by_waker,omitempty"`   // what ended it, by name; "" where that is not known, or was still to come
+	OffCPUNSByWaker     map[string]uint64 `json:"off_cpu_ns_by_waker,omitempty"`   // what ended it, by name; "" where that is not known
+	OffCPUOngoingNS     uint64            `json:"off_cpu_ongoing_ns,omitempty"`    // with wakers: what had not ended
 	LeftOut             uint64            `json:"left_out,omitempty"`              // by --filter
 	OffCPUSkippedShort  uint64            `json:"off_cpu_skipped_short,omitempty"` // below --min-off-cpu
 	OffCPUUnsampled     uint64            `json:"off_cpu_unsampled,omitempty"`     // too many within a short time

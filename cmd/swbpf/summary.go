@@ -276,7 +276,10 @@ func printWakers(w io.Writer, s *recordStats) {
 		parts = append(parts, "others "+amount(int64(others), "nanoseconds"))
 	}
 	if ns := s.OffCPUNSByWaker[""]; ns > 0 {
-		parts = append(parts, "still waiting, or not known "+amount(int64(ns), "nanoseconds"))
+		parts = append(parts, "not known "+amount(int64(ns), "nanoseconds"))
+	}
+	if ns := s.OffCPUOngoingNS; ns > 0 {
+		parts = append(parts, "still waiting "+amount(int64(ns), "nanoseconds"))
 	}
 	if len(parts) > 0 {
 		fmt.Fprintf(w, "woken by: %s\n", strings.Join(parts, ", "))

@@ -72,6 +72,10 @@ func (p *pipeline) appendWaker(s *loader.Sample) {
 	if p.wakers == nil || s.Blocked == loader.BlockedRunnable {
 		return
 	}
+	if s.Ongoing {
+		p.stats.OffCPUOngoingNS += s.Weight
+		return
+	}
 	k, ok := p.wakers.byTID[s.TID]
 	if !ok || k.left != s.Left {
 		p.stats.OffCPUNSByWaker[""] += s.Weight
