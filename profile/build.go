@@ -16,6 +16,7 @@ func (b *Builder) Finish(meta Meta, sym Symbolizer) *Profile {
 	p.Meta.Target = validText(meta.Target)
 	sortTallies(p.Meta.Lost)
 	b.tally(p)
+	p.Meta.Help = p.helpNeeded()
 	modules := b.orderModules(p)
 	locs, byNode := b.distinctLocs()
 	parents := b.stacks.parents()
@@ -37,6 +38,20 @@ func (b *Builder) Finish(meta Meta, sym Symbolizer) *Profile {
 	p.times = b.orderTimes(nodes, threads)
 	b.Reset()
 	return p
+}
+
+// helpNeeded are the explanations of the reasons that there are.
+func (p *Profile) helpNeeded() map[string]string {
+	var help map[string]string
+	for _, t := range slices.Concat(p.Truncated, p.Meta.Lost) {
+		if text, ok := p.Meta.Help[t.Name]; ok {
+			if help == nil {
+				help = map[string]string{}
+			}
+			help[t.Name] = text
+		}
+	}
+	return help
 }
 
 // validText returns UTF-8, as formats ask for. The kernel and ELF files know

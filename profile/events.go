@@ -1,10 +1,10 @@
 package profile
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Event says of a further event of a recording what Meta says of the first.
@@ -19,12 +19,32 @@ type Event struct {
 // ofEvent describes the samples of an event by its number: 0 is the first.
 func (m *Meta) ofEvent(number int) Meta {
 	out := *m
-	out.Also = nil
-	if number > 0 {
-		e := &m.Also[number-1]
-		out.Event, out.FrequencyHz, out.Value, out.Period, out.ByValue = e.Name, e.FrequencyHz, e.Value, e.Period, e.ByValue
-	}
+	out.setEvents(m.events()[number:][:1])
 	return out
+}
+
+// events describes the events of a recording, in order.
+func (m *Meta) events() []Event {
+	return append([]Event{{m.Event, m.FrequencyHz, m.Value, m.Period, m.ByValue}}, m.Also...)
+}
+
+// setEvents makes m be of these events.
+func (m *Meta) setEvents(events []Event) {
+	e := &events[0]
+	m.Event, m.FrequencyHz, m.Value, m.Period, m.ByValue = e.Name, e.FrequencyHz, e.Value, e.Period, e.ByValue
+	m.Also = slices.Clone(events[1:])
+}
+
+// uniqueNames are the names of events, of which the same one twice has two.
+func uniqueNames(events []Event) (names []string) {
+	for i := range events {
+		name := cmp.Or(events[i].Name, "samples")
+		for slices.Contains(names, name) {
+			name += "'"
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // samplesSuffix ends the name of the type that counts the samples of an event, of several.
@@ -34,16 +54,15 @@ const samplesSuffix = "_samples"
 // they come to. They are called after what is counted, or after the event where that does not tell
 // which it is.
 func (m *Meta) typesByEvent() (types []ValueType) {
-	events := make([]Meta, 1+len(m.Also))
+	events := m.events()
 	named := map[string]int{}
 	for i := range events {
-		events[i] = m.ofEvent(i)
 		named[events[i].Value.Type]++
 	}
 	for i := range events {
 		name := events[i].Value.Type
 		if named[name] > 1 || name == "" || events[i].ByValue {
-			name = events[i].Event
+			name = events[i].Name
 		}
 		for slices.ContainsFunc(types, func(t ValueType) bool { return t.Type == name }) { // the same event twice
 			name += "'"
@@ -102,9 +121,19 @@ func renumber(used []uint32) (n int) {
 // unusedNumbers are so many of those.
 func unusedNumbers(n int) []uint32 { return slices.Repeat([]uint32{unused}, n) }
 
+// ofNamedEvent returns the profile of the event of which Types has the name.
+func (p *Profile) ofNamedEvent(name string) (*Profile, error) {
+	for i, t := range p.Types {
+		if t.Type == name && i <= len(p.Meta.Also) {
+			return p.ofEvent(i), nil
+		}
+	}
+	return nil, noSuchType(name, typeNames(p.Types))
+}
+
 // ofEvent returns the profile of an event alone.
 func (p *Profile) ofEvent(number int) *Profile {
-	q := &Profile{Meta: p.Meta.ofEvent(number), Format: p.Format, Types: p.Types, program: p.program, modules: p.modules, labels: p.labels, squaresKnown: p.squaresKnown}
+	q := &Profile{Meta: p.Meta.ofEvent(number), Format: p.Format, Types: p.Types, reread: p.reread, program: p.program, modules: p.modules, labels: p.labels, squaresKnown: p.squaresKnown}
 	if number < len(q.Types) {
 		q.Type = q.Types[number].Type
 	}
@@ -211,23 +240,4 @@ func (p *Profile) truncatedBelow(root uint32) string {
 		return ""
 	}
 	return truncatedReason(p.functions[l.lines[0].function].name)
-}
-
-// chooseEvent makes m, which tells of several events, be of the one that columns are of, in a
-// profile with so many types. It reports whether that is the first.
-func (m *Meta) chooseEvent(types int, c *pprofColumns, unit string) (isFirst bool) {
-	also := len(m.Also)
-	number := c.value / 2
-	if also == 0 || types != 2*(1+also) || number == 0 {
-		m.Also = nil
-		return true
-	}
-	*m = m.ofEvent(number)
-	switch {
-	case m.FrequencyHz > 0 && unit == "nanoseconds":
-		m.Period = int64(time.Second) / int64(m.FrequencyHz)
-	case m.FrequencyHz == 0:
-		m.Period = max(m.Period, 1)
-	}
-	return false
 }

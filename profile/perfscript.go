@@ -2,7 +2,6 @@ package profile
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -35,14 +34,12 @@ func (p *Profile) WritePerfScript(w io.Writer) error {
 		return fmt.Errorf("%w: %d", ErrTooManySamples, p.Samples)
 	}
 	out := perfWriter{w: bufio.NewWriterSize(w, 1<<16), p: p, ends: map[[2]int32]int64{}}
-	for i := range 1 + len(p.Meta.Also) {
-		m := p.Meta.ofEvent(i)
-		out.events = append(out.events, scriptEvent{cmp.Or(lineText(m.Event, perfEvents), "samples"), m.Value})
+	events := p.Meta.events()
+	for i, name := range uniqueNames(events) {
+		out.events = append(out.events, scriptEvent{lineText(name, perfEvents), events[i].Value})
 	}
 	out.setFrames()
-	if len(p.times) == 0 {
-		fmt.Fprintf(out.w, "# ========\n%s\n# ========\n#\n", perfUntimed)
-	}
+	out.writeHead()
 	for i := range p.times {
 		if out.write(&p.times[i].tally, p.times[i].time, 1) != nil {
 			break
@@ -59,8 +56,27 @@ func (p *Profile) WritePerfScript(w io.Writer) error {
 	return nil
 }
 
-// perfUntimed is a line of the head where the times of samples are not known.
-const perfUntimed = "# times unknown: samples of a thread are laid end to end"
+// Lines of the head: where the times of samples are not known, and for each event, of several,
+// in their order, as `perf script --header` has them.
+const (
+	perfUntimed   = "# times unknown: samples of a thread are laid end to end"
+	perfEventLine = "# event : name = "
+)
+
+func (o *perfWriter) writeHead() {
+	var head strings.Builder
+	if len(o.p.times) == 0 {
+		head.WriteString(perfUntimed + "\n")
+	}
+	if len(o.events) > 1 {
+		for _, e := range o.events {
+			head.WriteString(perfEventLine + e.name + "\n")
+		}
+	}
+	if head.Len() > 0 {
+		fmt.Fprintf(o.w, "# ========\n%s# ========\n#\n", head.String())
+	}
+}
 
 type perfWriter struct {
 	w      *bufio.Writer

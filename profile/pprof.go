@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -20,8 +21,8 @@ import (
 // name is a function "module+0xaddress", the address being link-time, as
 // addr2line takes it. Markers are functions in a location without mapping.
 //
-// Where samples have values of their own, a field that pprof does not know tells
-// how they differ: see squaresField.
+// Two fields that pprof does not know tell the rest: Meta, in JSON (metaField), and where
+// samples have values of their own, how they differ (squaresField).
 //
 // It is written as it is encoded: a sample takes a kilobyte in pprof's own
 // types, where it takes 32 bytes here.
@@ -89,15 +90,20 @@ func (p *Profile) encodePprof(w io.Writer) error {
 	for _, c := range p.describe() {
 		e.number(13, e.text(c))
 	}
+	meta, err := json.Marshal(&p.Meta)
+	if err != nil {
+		return err
+	}
+	e.message(metaField, meta)
 	if p.Meta.anyByValue() && p.squaresKnown {
 		e.message(squaresField, p.pprofSquares())
 	}
 	return e.close()
 }
 
-// encodeTypes writes what the values of a sample are: see pprofTypes.
+// encodeTypes writes what the values of a sample are: see Meta.pprofTypes.
 func (p *Profile) encodeTypes(e *pprofEncoder) {
-	types := p.pprofTypes()
+	types := p.Meta.pprofTypes()
 	for _, t := range types {
 		e.message(1, e.valueType(t))
 	}
@@ -114,13 +120,13 @@ func (p *Profile) encodeTypes(e *pprofEncoder) {
 // pprofTypes are the values of a sample: their number, and where the profile has values, the
 // part on and off the CPU (Meta.Wall) and the value. Of several events each has its own
 // two, of which the samples of the others have nothing.
-func (p *Profile) pprofTypes() []ValueType {
-	if len(p.Meta.Also) > 0 {
-		return p.Meta.typesByEvent()
+func (m *Meta) pprofTypes() []ValueType {
+	if len(m.Also) > 0 {
+		return m.typesByEvent()
 	}
 	types := []ValueType{{"samples", "count"}}
-	if v := p.Meta.Value; v.Type != "" {
-		if p.Meta.Wall {
+	if v := m.Value; v.Type != "" {
+		if m.Wall {
 			types = append(types, ValueType{"cpu", v.Unit}, ValueType{"off-cpu", v.Unit})
 		}
 		types = append(types, v)

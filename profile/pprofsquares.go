@@ -30,45 +30,18 @@ func (p *Profile) pprofSquares() []byte {
 
 // squaresOfPprof returns the numbers of squaresField, without equalScale, in a
 // valid message with n samples; nil when there are none.
-func squaresOfPprof(data []byte, n int) []float64 {
-	for len(data) > 0 {
-		key, k := binary.Uvarint(data)
+func squaresOfPprof(data []byte, n int) (equal []float64) {
+	field := fieldOfPprof(data, squaresField)
+	for len(field) > 0 && len(equal) < n {
+		v, k := binary.Uvarint(field)
 		if k <= 0 {
 			return nil
 		}
-		data = data[k:]
-		size, body := uint64(0), 0
-		switch key & 7 {
-		case 0:
-			_, body = binary.Uvarint(data)
-		case 1:
-			size = 8
-		case wireBytes:
-			size, body = binary.Uvarint(data)
-		case 5:
-			size = 4
-		}
-		if body < 0 || uint64(body)+size > uint64(len(data)) || uint64(body)+size == 0 {
-			return nil
-		}
-		field := data[body:][:size]
-		data = data[uint64(body)+size:]
-		if key != squaresField<<3|wireBytes {
-			continue
-		}
-		var equal []float64
-		for len(field) > 0 && len(equal) < n {
-			v, k := binary.Uvarint(field)
-			if k <= 0 {
-				return nil
-			}
-			field = field[k:]
-			equal = append(equal, float64(v)/equalScale)
-		}
-		if len(field) > 0 || len(equal) != n {
-			return nil
-		}
-		return equal
+		field = field[k:]
+		equal = append(equal, float64(v)/equalScale)
 	}
-	return nil
+	if len(field) > 0 || len(equal) != n {
+		return nil
+	}
+	return equal
 }

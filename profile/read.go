@@ -20,9 +20,11 @@ type ReadOptions struct {
 	// It stands for Meta.Target where the profile does not tell that.
 	Name string
 	// SampleType picks what is counted where a file has several: a type of
-	// values of pprof ("cpu", "inuse_space"), an event of perf script. When it
-	// is empty, the file's default is taken, or else pprof's rule (the last
-	// type of values), or the event with most samples.
+	// values of pprof ("cpu", "inuse_space"), an event of perf script or of a
+	// pprof file that WritePprof wrote. When it is empty, all events are read
+	// (Meta.Also): the first is that which was recorded first, or where the text of
+	// perf script does not tell, the one with most samples. Of types of values
+	// the file's default is taken, or else, as pprof does, the last one.
 	SampleType string
 	// Times keeps the times of samples where the format has them, for writing
 	// a format with a time line.

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func TestReadOwnPprof(t *testing.T) {
 		g.CPUs != w.CPUs || g.Duration != w.Duration || !g.Start.Equal(w.Start) || g.Value != w.Value || g.Period != w.Period || g.ByValue {
 		t.Errorf("meta %+v, want %+v", g, w)
 	}
-	if !slices.Equal(g.Notes, w.Notes) || !slices.Equal(g.Lost, []Tally{{"ring-full", 3}}) {
+	if !slices.Equal(g.Notes, w.Notes) || !slices.Equal(g.Lost, w.Lost) || !maps.Equal(g.Help, w.Help) {
 		t.Errorf("notes %q, lost %v", g.Notes, g.Lost)
 	}
 	gt, wt := got.flameTree(), want.flameTree()
@@ -184,6 +185,11 @@ func TestReadPerfForms(t *testing.T) {
 		{"tracepoint without stacks", "   sh 7 [000] 1.000001: sched:sched_switch: a (b)\n   sh 7 [000] 1.000002: sched:sched_switch: a (b)\n", "", "sh 2\n"},
 		{"two events", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 9 faults: \n\t1 g (/x)\n\na 1 1.000003: 9 faults: \n\t1 g (/x)\n\n", "cycles", "a;f 1\n"},
 		{"the commoner event", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 9 faults: \n\t1 g (/x)\n\na 1 1.000003: 9 faults: \n\t1 g (/x)\n\n", "", "a;g 2\n"},
+		{"the event that was recorded first", "# event : name = dummy:HG, , id = { 1 }\n# event : name = cycles:u, , id = { 3, 4 }, type = 0\n# event : name = faults\n#\n" +
+			"a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 9 faults: \n\t1 g (/x)\n\na 1 1.000003: 9 faults: \n\t1 g (/x)\n\n", "", "a;f 1\n"},
+		{"one of two that differ in modifiers", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 5 cycles:k: \n\t1 g (/x)\n\n", "cycles:k", "a;g 1\n"},
+		{"both of two that differ in modifiers", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\na 1 1.000002: 5 cycles:k: \n\t1 g (/x)\n\n", "cycles", "a;f 1\na;g 1\n"},
+		{"by its modifiers", "a 1 1.000001: 5 cycles:u: \n\t1 f (/x)\n\n", "cycles:u", "a;f 1\n"},
 		{"differing periods", "a 1 1.000001: 5 cycles: \n\t1 f (/x)\n\na 1 1.000002: 90 cycles: \n\t1 g (/x)\n\n", "", "a;f 5\na;g 90\n"},
 		{"no time", "a 1 cycles: \n\t1 f (/x)\n\n", "", "a;f 1\n"},
 		{"no period", "a 1 1.000001: cycles: \n\t1 f (/x)\n\n", "", "a;f 1\n"},
@@ -201,7 +207,7 @@ func TestReadPerfForms(t *testing.T) {
 		{"no blank line between", "a 1 1.000001: cycles: \n\t  7f00 x (/c)\nfeed 2 1.000002: cycles: \n\t  7f00 y (/c)\n", "", "a;x 1\nfeed;y 1\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := folding(t, read(t, test.text, ReadOptions{SampleType: test.sampleType})); got != test.want {
+			if got := folding(t, read(t, test.text, ReadOptions{SampleType: test.sampleType}).Events()[0]); got != test.want {
 				t.Errorf("got\n%swant\n%s", got, test.want)
 			}
 		})
@@ -338,6 +344,11 @@ func FuzzRead(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(own.Bytes())
+	var several bytes.Buffer
+	if err := twoEvents().encodePprof(&several); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(several.Bytes())
 	f.Add([]byte("\x0a\x02\x08\x00\x12\x04\x08\x09\x10\x01\x32\x00"))
 	for _, write := range []func(io.Writer) error{fixture().WriteHTML, fixture().WriteFirefox, fixture().WriteSpeedscope, timed().WriteFirefox} {
 		var b bytes.Buffer
@@ -362,6 +373,14 @@ func FuzzRead(f *testing.F) {
 		}
 		if sum != p.Samples || p.Complete < 0 || p.Complete > p.Samples {
 			t.Fatalf("%d samples of %d, %d complete", sum, p.Samples, p.Complete)
+		}
+		if n := len(p.Meta.Also); n > 0 && n < 10 {
+			for _, e := range p.Events() {
+				sum -= e.Samples
+			}
+			if sum != 0 {
+				t.Fatalf("%d samples are of no event", sum)
+			}
 		}
 		var b bytes.Buffer
 		for _, write := range []func() error{

@@ -167,6 +167,7 @@ func (r *pageReader) profile(o ReadOptions) (*Profile, error) {
 	m := Meta{Target: o.Name}
 	if t.Meta != nil {
 		m = *t.Meta
+		m.Also = nil // it is a page of one event
 	}
 	p := a.b.Finish(m, nil)
 	p.Format, p.Types = pageFormat, typesOf(&m)

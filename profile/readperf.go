@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -78,23 +77,32 @@ func parsePerfHeader(text string) (perfSample, bool) {
 
 // perfEvent is what was read of the samples of one event.
 type perfEvent struct {
-	name          string
-	a             *assembler
-	begun         bool  // there is a sample
-	unperiodic    bool  // samples have no period
-	untimed       bool  // samples have no time
-	period        int64 // of all samples so far, or -1 when they differ
+	name           string // with modifiers
+	number         int    // Thread.Event, or notRead
+	samples, value int64
+	begun          bool  // there is a sample
+	unperiodic     bool  // samples have no period
+	untimed        bool  // samples have no time
+	period         int64 // of all samples so far, or -1 when they differ
+}
+
+// notRead is the number of an event beyond those that a Profile has room for.
+const notRead = -1
+
+// perfReader reads the samples of all events.
+type perfReader struct {
+	l       lines
+	a       *assembler
+	wanted  string // the event that is, or "" for all
+	untimed bool   // times of samples are not true
+	events  map[string]*perfEvent
+	read    []*perfEvent // by number
+	header  []string     // events in the order of the recording, where the text tells that
+	leftOut int64        // samples of events that are not read
+
 	first, last   int64 // times, or -1
 	modules       map[string]uint32
 	samplesByComm map[string]int64
-}
-
-// perfReader reads the samples of one event, or of all events apart.
-type perfReader struct {
-	l       lines
-	times   bool // keep those of samples
-	untimed bool // those of samples are not true
-	events  map[string]*perfEvent
 
 	in      bool // a sample has begun
 	oneLine bool // its frame is on its first line
@@ -119,7 +127,13 @@ type perfFrame struct {
 
 // readPerf reads the text that perf script writes.
 func readPerf(r *bufio.Reader, o ReadOptions) (*Profile, error) {
-	p := perfReader{l: lines{r: r, format: perfFormat}, times: o.Times, events: map[string]*perfEvent{}}
+	p := perfReader{
+		l: lines{r: r, format: perfFormat}, a: newAssembler(), wanted: o.SampleType, events: map[string]*perfEvent{},
+		first: -1, last: -1, modules: map[string]uint32{}, samplesByComm: map[string]int64{},
+	}
+	if o.Times {
+		p.a.b.KeepTimes()
+	}
 	for {
 		err := p.l.read()
 		if err == io.EOF {
@@ -169,6 +183,12 @@ func (p *perfReader) line(text string) error {
 	case text == perfUntimed:
 		p.untimed = true
 		return nil
+	case strings.HasPrefix(text, perfEventLine):
+		name, _, _ := strings.Cut(text[len(perfEventLine):], ", ")
+		if len(p.header) < maxEvents {
+			p.header = append(p.header, name)
+		}
+		return nil
 	case text[0] == '#' || strings.HasPrefix(text, perfRegisters) || perfCode().MatchString(text):
 		return nil
 	case strings.Contains(text, " PERF_RECORD_"):
@@ -205,7 +225,7 @@ func (p *perfReader) line(text string) error {
 	if m := perfData().FindStringSubmatch(s.more); m != nil {
 		s.more = m[1]
 	}
-	if frame, ok := parsePerfFrame(s.more); ok && frame.addr != 0 && !strings.Contains(p.event.name, ":") {
+	if frame, ok := parsePerfFrame(s.more); ok && frame.addr != 0 && !strings.Contains(perfEventName(p.event.name), ":") {
 		p.frame(frame) // a sample without a stack
 		p.oneLine = true
 	}
@@ -252,15 +272,24 @@ func (p *perfReader) frameLine(f perfFrame) error {
 	return nil
 }
 
+// eventOf returns the event of a name. That which is wanted without its modifiers is one with
+// any.
 func (p *perfReader) eventOf(name string) *perfEvent {
-	name = perfEventName(name)
+	if name = cmp.Or(name, "samples"); perfEventName(name) == p.wanted {
+		name = p.wanted
+	}
 	e := p.events[name]
 	if e == nil {
-		e = &perfEvent{name: name, a: newAssembler(), first: -1, last: -1, modules: map[string]uint32{}, samplesByComm: map[string]int64{}}
-		p.events[name] = e
-		if p.times {
-			e.a.b.KeepTimes()
+		e = &perfEvent{name: name, number: notRead}
+		room := maxEvents
+		if p.wanted != "" && name != p.wanted && p.events[p.wanted] == nil {
+			room-- // for that
 		}
+		if len(p.read) < room {
+			e.number = len(p.read)
+			p.read = append(p.read, e)
+		}
+		p.events[name] = e
 	}
 	return e
 }
@@ -270,7 +299,7 @@ func perfEventName(name string) string {
 	if i := strings.LastIndexByte(name, ':'); i > 0 && strings.Trim(name[i+1:], "ukhGHpPSDWIeb") == "" {
 		return name[:i]
 	}
-	return cmp.Or(name, "samples")
+	return name
 }
 
 // perfTime is in headers and in no frame.
@@ -317,24 +346,24 @@ func (p *perfReader) flush() {
 	if len(p.frames) == 0 {
 		return
 	}
-	e := p.event
+	a := p.a
 	if f := &p.frames[0]; len(p.frames) == 1 && isMarker(f.name) && f.addr == 0 && f.module == "[unknown]" {
-		p.stack, p.frames = append(p.stack, e.a.b.Marker(f.name)), p.frames[:0]
+		p.stack, p.frames = append(p.stack, a.b.Marker(f.name)), p.frames[:0]
 		return
 	}
-	e.a.key = e.a.key[:0]
+	a.key = a.key[:0]
 	for _, f := range p.frames {
-		e.a.key = fmt.Appendf(e.a.key, "%x\x00%s\x00%s\x00%s\x00", f.addr, f.name, f.module, f.source)
+		a.key = fmt.Appendf(a.key, "%x\x00%s\x00%s\x00%s\x00", f.addr, f.name, f.module, f.source)
 	}
-	loc, ok := e.a.ids[string(e.a.key)]
+	loc, ok := a.ids[string(a.key)]
 	if !ok {
 		outer := p.frames[len(p.frames)-1]
 		kind := kindOfPath(outer.module)
 		module := uint32(0)
 		if outer.module != "" && outer.module != "[unknown]" && !outer.inlined {
-			if module, ok = e.modules[outer.module]; !ok {
-				module = e.a.b.Module(Module{Path: outer.module, Kind: kind})
-				e.modules[outer.module] = module
+			if module, ok = p.modules[outer.module]; !ok {
+				module = a.b.Module(Module{Path: outer.module, Kind: kind})
+				p.modules[outer.module] = module
 			}
 		}
 		var lines []Line
@@ -353,12 +382,12 @@ func (p *perfReader) flush() {
 				ln.Kind = kindOfLine(kind, ln.File) // else that of the module, which may turn out to be of Go
 			}
 			if strings.HasPrefix(ln.Function, "runtime.") && startFunctions[ln.Function] && kind == Native {
-				e.a.b.modules[module].Kind = Go
+				a.b.modules[module].Kind = Go
 			}
 			lines = append(lines, ln)
 		}
-		loc = e.a.place(module, outer.addr, lines)
-		e.a.ids[string(e.a.key)] = loc
+		loc = a.place(module, outer.addr, lines)
+		a.ids[string(a.key)] = loc
 	}
 	p.stack = append(p.stack, loc)
 	p.frames = p.frames[:0]
@@ -371,80 +400,142 @@ func (p *perfReader) finish() error {
 	}
 	p.flush()
 	e, s := p.event, &p.sample
-	t := Thread{PID: max(s.pid, 0), TID: max(s.tid, 0), Comm: Comm(s.comm)}
-	if s.cpu != "" {
-		t.Labels = e.a.b.Labels(Label{"cpu", s.cpu})
-	}
-	truncated := ""
-	if n := len(p.stack); n > 0 {
-		// A marker that WritePerfScript wrote.
-		text, _ := e.a.b.MarkerText(p.stack[n-1])
-		if truncated = truncatedReason(text); truncated != "" {
-			p.stack = p.stack[:n-1]
-		}
-	}
-	e.a.b.SetTime(s.nanos)
-	if err := e.a.add(t, p.stack, truncated, 1, max(s.period, 0)); err != nil {
-		return p.l.errorf("%v", err)
-	}
-	e.samplesByComm[s.comm]++
-	if e.a.count == 1 {
+	if e.samples++; e.samples == 1 {
 		e.period = s.period
 	} else if e.period != s.period {
 		e.period = -1
 	}
 	if s.nanos >= 0 {
-		if e.first < 0 || s.nanos < e.first {
-			e.first = s.nanos
+		if p.first < 0 || s.nanos < p.first {
+			p.first = s.nanos
 		}
-		e.last = max(e.last, s.nanos)
+		p.last = max(p.last, s.nanos)
+	}
+	if e.number == notRead {
+		p.leftOut++
+	} else if err := p.count(); err != nil {
+		return p.l.errorf("%v", err)
 	}
 	p.in, p.stack, p.frames = false, p.stack[:0], p.frames[:0]
 	return nil
 }
 
-func (p *perfReader) build(o ReadOptions) (*Profile, error) {
-	names := slices.SortedFunc(maps.Keys(p.events), func(x, y string) int {
-		return cmp.Or(cmp.Compare(p.events[y].a.count, p.events[x].a.count), cmp.Compare(x, y))
-	})
-	if len(names) == 0 {
-		return nil, p.l.errorf("no samples")
+// count counts the sample.
+func (p *perfReader) count() error {
+	e, s := p.event, &p.sample
+	t := Thread{PID: max(s.pid, 0), TID: max(s.tid, 0), Comm: Comm(s.comm), Event: uint8(e.number)}
+	if s.cpu != "" {
+		t.Labels = p.a.b.Labels(Label{"cpu", s.cpu})
 	}
-	name := names[0]
-	if o.SampleType != "" {
-		if name = o.SampleType; p.events[name] == nil {
-			return nil, noSuchType(name, names)
+	truncated := ""
+	if n := len(p.stack); n > 0 {
+		// A marker that WritePerfScript wrote.
+		text, _ := p.a.b.MarkerText(p.stack[n-1])
+		if truncated = truncatedReason(text); truncated != "" {
+			p.stack = p.stack[:n-1]
 		}
 	}
-	e := p.events[name]
-	m := Meta{Target: o.Name, Event: e.name}
-	if m.Target == "" && len(e.samplesByComm) == 1 {
-		for comm := range e.samplesByComm {
+	p.a.b.SetTime(s.nanos)
+	p.samplesByComm[s.comm]++
+	e.value += max(s.period, 0) // the assembler sees to it that there is room
+	return p.a.add(t, p.stack, truncated, 1, max(s.period, 0))
+}
+
+// build makes the Profile of all events, or of the one that is wanted.
+func (p *perfReader) build(o ReadOptions) (*Profile, error) {
+	if len(p.events) == 0 {
+		return nil, p.l.errorf("no samples")
+	}
+	order, names := p.order(), p.names()
+	numbers := make([]uint8, len(p.read))
+	var events []Event
+	for i, e := range order {
+		numbers[e.number] = uint8(i)
+		events = append(events, e.describe(names[e]))
+	}
+	p.a.b.RenumberEvents(numbers)
+	m := Meta{Target: o.Name}
+	m.setEvents(events)
+	if m.Target == "" && len(p.samplesByComm) == 1 {
+		for comm := range p.samplesByComm {
 			m.Target = comm
 		}
 	}
-	if e.last > e.first && e.first >= 0 {
-		m.Duration = time.Duration(e.last - e.first)
+	if p.last > p.first && p.first >= 0 {
+		m.Duration = time.Duration(p.last - p.first)
 	}
-	if !e.unperiodic {
-		m.Value = ValueType{e.name, "count"}
-		if strings.HasSuffix(e.name, "-clock") {
-			m.Value.Unit = "nanoseconds"
+	if p.leftOut > 0 {
+		m.Notes = append(m.Notes, fmt.Sprintf("%s samples of further events left out: no more than %d are read at a time, or one by --sample-type", thousands(p.leftOut), maxEvents))
+	}
+	all := p.a.b.Finish(m, nil)
+	if slices.ContainsFunc(order, func(e *perfEvent) bool { return e.untimed }) {
+		all.times = nil
+	}
+	all.Format, all.Type = perfFormat, events[0].Name
+	for i := range events {
+		all.Types = append(all.Types, ValueType{events[i].Name, "count"})
+	}
+	all.reread = func(o ReadOptions) (*Profile, error) {
+		if len(events) == 1 && o.SampleType == all.Type {
+			return all, nil
 		}
-		m.Period, m.ByValue = max(e.period, 0), e.period < 0 && e.a.value > 0
-		if m.Value.Unit == "nanoseconds" && m.Period > 1 && m.Period < math.MaxInt32*1000 {
-			m.FrequencyHz = int((1e9 + m.Period/2) / m.Period)
+		return all.ofNamedEvent(o.SampleType)
+	}
+	if p.wanted == "" {
+		return all, nil
+	}
+	if e := p.events[p.wanted]; e != nil {
+		o.SampleType = names[e] // it may have been asked for with modifiers
+	}
+	return all.reread(o)
+}
+
+// order are the events that were read, as the text tells their order, and else with most samples first.
+func (p *perfReader) order() []*perfEvent {
+	inHeader := func(e *perfEvent) int {
+		if i := slices.Index(p.header, e.name); i >= 0 {
+			return i
+		}
+		if i := slices.IndexFunc(p.header, func(name string) bool { return perfEventName(name) == e.name }); i >= 0 {
+			return i
+		}
+		return len(p.header)
+	}
+	return slices.SortedFunc(slices.Values(p.read), func(x, y *perfEvent) int {
+		return cmp.Or(cmp.Compare(inHeader(x), inHeader(y)), cmp.Compare(y.samples, x.samples), cmp.Compare(x.name, y.name))
+	})
+}
+
+// names are those of the events that were read, without modifiers where no other one differs in these alone.
+func (p *perfReader) names() map[*perfEvent]string {
+	bare := map[string]int{}
+	for name := range p.events {
+		bare[perfEventName(name)]++
+	}
+	names := map[*perfEvent]string{}
+	for _, e := range p.read {
+		if names[e] = e.name; bare[perfEventName(e.name)] == 1 {
+			names[e] = perfEventName(e.name)
 		}
 	}
-	out := e.a.b.Finish(m, nil)
-	out.Format, out.Type, out.reread = perfFormat, name, p.build
-	if e.untimed {
-		out.times = nil
+	return names
+}
+
+// describe says what the samples of an event count.
+func (e *perfEvent) describe(name string) Event {
+	out := Event{Name: name}
+	if e.unperiodic {
+		return out
 	}
-	for _, n := range names {
-		out.Types = append(out.Types, ValueType{n, "count"})
+	out.Value = ValueType{name, "count"}
+	if strings.HasSuffix(perfEventName(name), "-clock") {
+		out.Value.Unit = "nanoseconds"
 	}
-	return out, nil
+	out.Period, out.ByValue = max(e.period, 0), e.period < 0 && e.value > 0
+	if out.Value.Unit == "nanoseconds" && out.Period > 1 && out.Period < math.MaxInt32*1000 {
+		out.FrequencyHz = int((1e9 + out.Period/2) / out.Period)
+	}
+	return out
 }
 
 var (

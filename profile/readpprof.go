@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	pprof "github.com/google/pprof/profile"
 )
@@ -27,7 +26,13 @@ func readPprof(data []byte, o ReadOptions) (*Profile, error) {
 	if err := src.RemoveUninteresting(); err != nil {
 		notes = append(notes, "drop_frames is not applied: "+err.Error())
 	}
-	p, err := fromPprof(src, squaresOfPprof(data, len(src.Sample)), o)
+	from := &pprofSource{Profile: src, types: pprofTypes(src), equal: squaresOfPprof(data, len(src.Sample))}
+	if meta := metaOfPprof(data, from.types); meta != nil {
+		from.meta, from.known = *meta, true
+	} else {
+		from.meta = describedMeta(src, o)
+	}
+	p, err := from.profile(o)
 	if err != nil {
 		return nil, fmt.Errorf("pprof: %w", err)
 	}
@@ -51,19 +56,65 @@ var countOf = map[string]string{
 	"alloc_space": "alloc_objects", "inuse_space": "inuse_objects", "space": "objects", "delay": "contentions",
 }
 
-// pprofColumns are the values of a sample that are used.
+// pprofSource is a profile that was read, with what fields of this package tell of it.
+type pprofSource struct {
+	*pprof.Profile
+	types []ValueType
+	meta  Meta
+	known bool      // meta is what was written, and not what was made of the rest
+	equal []float64 // of each sample, as squaresField tells it; or nil
+}
+
+// pprofColumns are the values of a sample that are used for an event.
 type pprofColumns struct {
 	value   int    // that was asked for
 	count   int    // of samples, or -1
 	counted string // what count counts, when not samples
+	known   bool   // Meta tells what they are
+}
+
+// choose picks the columns of all events, or of the one or the type that is wanted, and says
+// which event that is, of several: of those Meta remains to be told the values, where it is not
+// known.
+func (src *pprofSource) choose(wanted string) (columns []pprofColumns, number int, err error) {
+	events := src.meta.events()
+	if len(events) == 1 {
+		c, err := src.chooseColumns(wanted)
+		c.known = src.known && c.value == len(src.types)-1
+		return []pprofColumns{c}, 0, err
+	}
+	names := uniqueNames(events)
+	for i, name := range names {
+		if wanted == "" || wanted == name {
+			columns, number = append(columns, pprofColumns{2*i + 1, 2 * i, "", src.known}), i
+		}
+	}
+	if columns != nil {
+		return columns, number, nil
+	}
+	c, err := src.chooseColumns(wanted)
+	if err != nil {
+		for _, t := range src.types {
+			if !slices.Contains(names, t.Type) {
+				names = append(names, t.Type)
+			}
+		}
+		return nil, 0, noSuchType(wanted, names)
+	}
+	c.known = src.known && c.value != c.count
+	return []pprofColumns{c}, c.value / 2, nil
+}
+
+func typeNames(types []ValueType) (names []string) {
+	for _, t := range types {
+		names = append(names, t.Type)
+	}
+	return names
 }
 
 // chooseColumns picks by the file's default, and else as pprof does.
-func chooseColumns(src *pprof.Profile, wanted string) (pprofColumns, error) {
-	var names []string
-	for _, t := range src.SampleType {
-		names = append(names, t.Type)
-	}
+func (src *pprofSource) chooseColumns(wanted string) (pprofColumns, error) {
+	names := typeNames(src.types)
 	c := pprofColumns{value: len(names) - 1, count: -1}
 	if wanted != "" {
 		if c.value = slices.Index(names, wanted); c.value < 0 {
@@ -72,7 +123,7 @@ func chooseColumns(src *pprof.Profile, wanted string) (pprofColumns, error) {
 	} else if i := slices.Index(names, src.DefaultSampleType); i >= 0 {
 		c.value = i
 	}
-	name, unit := names[c.value], src.SampleType[c.value].Unit
+	name, unit := names[c.value], src.types[c.value].Unit
 	if value, ok := strings.CutSuffix(name, samplesSuffix); ok && slices.Contains(names, value) {
 		c.count = c.value
 		return c, nil
@@ -96,29 +147,45 @@ func chooseColumns(src *pprof.Profile, wanted string) (pprofColumns, error) {
 	return c, nil
 }
 
-// fromPprof makes a Profile of a valid pprof profile. equal has what
-// squaresField tells of each sample, if anything.
-func fromPprof(src *pprof.Profile, equal []float64, o ReadOptions) (*Profile, error) {
-	c, err := chooseColumns(src, o.SampleType)
+// values returns what a sample has for an event, 1 for a number of samples that is not told.
+func (c *pprofColumns) values(s *pprof.Sample) (count, value int64) {
+	if c.count < 0 {
+		return 1, s.Value[c.value]
+	}
+	return s.Value[c.count], s.Value[c.value]
+}
+
+// profile makes a Profile of all events, or of what was asked for.
+func (src *pprofSource) profile(o ReadOptions) (*Profile, error) {
+	columns, number, err := src.choose(o.SampleType)
 	if err != nil {
 		return nil, err
 	}
-	meta := pprofMeta(src, o)
-	isFirst := meta.chooseEvent(len(src.SampleType), &c, src.SampleType[c.value].Unit)
+	meta, names := src.meta, uniqueNames(src.meta.events())
+	if len(columns) < len(names) {
+		meta = meta.ofEvent(number)
+	}
+	meta.Notes = slices.Clone(meta.Notes)
+	events := meta.events()
+	single := make([]bool, len(events)) // each sample has the period for its value
+	for i := range single {
+		single[i] = events[i].Period > 0
+	}
 	a := newAssembler()
-	locs := pprofPlaces(a, src)
+	locs := pprofPlaces(a, src.Profile)
 	var stack []Loc
-	negative, single, period := 0, true, meta.Period
+	negative := 0
 	for i, s := range src.Sample {
-		value, count := s.Value[c.value], int64(1)
-		if c.count >= 0 {
-			count = s.Value[c.count]
+		used := 0 // events that have something of it: one, but of what pprof has put together
+		for k := range columns {
+			count, value := columns[k].values(s)
+			if value < 0 || count < 0 {
+				negative++
+			} else if value != 0 || count != 0 {
+				used++
+			}
 		}
-		if value < 0 || count < 0 {
-			negative++
-			continue
-		}
-		if value == 0 && count == 0 {
+		if used == 0 {
 			continue
 		}
 		places, truncated := s.Location, ""
@@ -133,35 +200,49 @@ func fromPprof(src *pprof.Profile, equal []float64, o ReadOptions) (*Profile, er
 		}
 		thread := pprofThread(s)
 		thread.Labels = a.b.Labels(pprofLabels(s, &thread)...)
-		squares := 0.0
-		if equal != nil && equal[i] > 0 {
-			squares = float64(value) * float64(value) / equal[i]
-		}
-		if err := a.addSquares(thread, stack, truncated, count, value, squares); err != nil {
-			return nil, fmt.Errorf("sample %d: %w", i, err)
-		}
-		single = single && c.count >= 0 && period > 0 && count <= math.MaxInt64/period && value == count*period
-	}
-	meta.Counted = c.counted
-	meta.Value = ValueType{src.SampleType[c.value].Type, src.SampleType[c.value].Unit}
-	meta.ByValue = c.value != c.count && !single
-	if c.value == c.count {
-		meta.Value = ValueType{}
-		// A period says what a sample stands for also where only samples count.
-		if t := src.PeriodType; t != nil && src.Period > 0 && c.counted == "" && isFirst {
-			meta.Value = ValueType{t.Type, t.Unit}
+		for k := range columns {
+			count, value := columns[k].values(s)
+			if value < 0 || count < 0 || value == 0 && count == 0 {
+				continue
+			}
+			squares := 0.0
+			if used == 1 && src.equal != nil && src.equal[i] > 0 {
+				squares = float64(value) * float64(value) / src.equal[i]
+			}
+			thread.Event = uint8(k)
+			if err := a.addSquares(thread, stack, truncated, count, value, squares); err != nil {
+				return nil, fmt.Errorf("sample %d: %w", i, err)
+			}
+			period := events[k].Period
+			single[k] = single[k] && columns[k].count >= 0 && count <= math.MaxInt64/period && value == count*period
 		}
 	}
+	for k := range columns {
+		c, e := &columns[k], &events[k]
+		if c.known {
+			continue
+		}
+		meta.Counted = c.counted
+		e.Value, e.ByValue = src.types[c.value], c.value != c.count && !single[k]
+		if c.value == c.count {
+			e.Value = ValueType{}
+			// A period says what a sample stands for also where only samples count.
+			if t := src.PeriodType; t != nil && src.Period > 0 && c.counted == "" && number == 0 {
+				e.Value = ValueType{t.Type, t.Unit}
+			}
+		}
+	}
+	meta.setEvents(events)
 	if negative > 0 {
 		meta.Notes = append(meta.Notes, thousands(int64(negative))+" samples of negative value are left out")
 	}
 	p := a.b.Finish(meta, nil)
-	p.Format, p.Type, p.source = "pprof", src.SampleType[c.value].Type, src
-	p.reread = func(o ReadOptions) (*Profile, error) { return fromPprof(src, equal, o) }
-	for _, t := range src.SampleType {
-		p.Types = append(p.Types, ValueType{t.Type, t.Unit})
+	p.Format, p.source, p.reread = "pprof", src.Profile, src.profile
+	p.Types, p.Type = src.types, src.types[columns[0].value].Type
+	if len(names) > 1 {
+		p.setEventTypes(names, number, columns)
 	}
-	if c.value == c.count && meta.Value.Type != "" {
+	if c := &columns[0]; !c.known && c.value == c.count && meta.Value.Type != "" {
 		p.valueByPeriod()
 	}
 	if len(src.Mapping) > 0 && src.Mapping[0].File != "" {
@@ -170,18 +251,28 @@ func fromPprof(src *pprof.Profile, equal []float64, o ReadOptions) (*Profile, er
 	return p, nil
 }
 
+// setEventTypes sets Types to the names of events, of which p is all or one.
+func (p *Profile) setEventTypes(names []string, number int, columns []pprofColumns) {
+	counts := p.Type // of the samples of an event alone
+	p.Types = nil
+	for _, name := range names {
+		p.Types = append(p.Types, ValueType{name, "count"})
+	}
+	switch c := &columns[0]; {
+	case len(columns) > 1:
+		p.Type = names[0]
+	case c.value != c.count:
+		p.Type = names[number]
+	default:
+		p.Types = append(p.Types, ValueType{counts, "count"})
+	}
+}
+
 // OfType returns the profile with widths of another of its Types, or of several events that which is
 // called so.
 func (p *Profile) OfType(name string) (*Profile, error) {
 	if len(p.Meta.Also) > 0 {
-		var names []string
-		for i, t := range p.Types {
-			if t.Type == name && i <= len(p.Meta.Also) {
-				return p.ofEvent(i), nil
-			}
-			names = append(names, t.Type)
-		}
-		return nil, noSuchType(name, names)
+		return p.ofNamedEvent(name)
 	}
 	o := ReadOptions{Name: p.Meta.Target, SampleType: name}
 	if p.reread != nil {
@@ -359,21 +450,4 @@ func numLabel(s *pprof.Sample, keys []string) int32 {
 		}
 	}
 	return 0
-}
-
-func pprofMeta(src *pprof.Profile, o ReadOptions) Meta {
-	m := Meta{Target: o.Name, Period: max(src.Period, 0), Duration: time.Duration(max(src.DurationNanos, 0))}
-	if src.TimeNanos > 0 {
-		m.Start = time.Unix(0, src.TimeNanos)
-	}
-	if !parseDescription(&m, src.Comments) {
-		if t := src.PeriodType; t != nil && t.Type != "" {
-			m.Event = t.Type
-		}
-		if m.Event == "cpu" && m.Period > 0 {
-			m.FrequencyHz = int((1e9 + m.Period/2) / m.Period)
-		}
-		m.Notes = append(m.Notes, src.Comments...)
-	}
-	return m
 }

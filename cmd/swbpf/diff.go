@@ -46,6 +46,9 @@ Times off the CPU are compared by rates (threads that wait at a time), unless
 --absolute=false is given: beside threads that wait all the time, shares tell
 little.
 
+Of profiles with several events, the first one is compared, or that of
+--sample-type.
+
 Only what changed by more than sampling error is reported: by Fisher's exact
 test (with --absolute, the exact test of two Poisson rates), at a level of 5 %
 for any false report at all, which is Bonferroni's correction as improved by
@@ -89,10 +92,12 @@ func diff(o *diffOptions, before, after string) error {
 	}
 	defer discardOutputs(outs)
 	var sides [2]*profile.Profile
+	several := false
 	for i, path := range []string{before, after} {
 		if sides[i], err = readProfile(path, profile.ReadOptions{SampleType: o.sampleType}, codeOptions{}); err != nil {
 			return err
 		}
+		several = several || len(sides[i].Meta.Also) > 0
 		sides[i] = sides[i].Events()[0]
 	}
 	waits := sides[0].Waits() && sides[1].Waits() && !o.normalise
@@ -115,7 +120,7 @@ func diff(o *diffOptions, before, after string) error {
 		}
 		out.see(os.Stderr)
 	}
-	return printDiff(table, d, o)
+	return printDiff(table, d, o, several)
 }
 
 // openDiffOutputs is openOutputs for the formats that show two profiles.
@@ -128,8 +133,8 @@ func openDiffOutputs(paths []string, formatName string) ([]*output, error) {
 	return openOutputs(paths, formatName)
 }
 
-// printDiff writes tables of what grew and what shrank.
-func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
+// printDiff writes tables of what grew and what shrank. several says that the event is one of several.
+func printDiff(w io.Writer, d *profile.Diff, o *diffOptions, several bool) error {
 	e := &errWriter{w: w}
 	unit := "% of all samples"
 	if d.Absolute {
@@ -141,6 +146,9 @@ func printDiff(w io.Writer, d *profile.Diff, o *diffOptions) error {
 	}{{"before", d.Before}, {"after", d.After}} {
 		whole, counted := side.p.Whole()
 		e.printf("%-7s %s: %s %s", side.name, side.p.Meta.Target, side.p.Amount(whole), counted)
+		if several && side.p.Meta.Event != counted {
+			e.printf(" of %s", printable(side.p.Meta.Event))
+		}
 		if s := side.p.Meta.Duration.Seconds(); s > 0 {
 			e.printf(" in %.1f s", s)
 		}

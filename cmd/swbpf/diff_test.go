@@ -16,7 +16,7 @@ func TestPrintDiff(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := printDiff(&b, d, &diffOptions{rows: 20}); err != nil {
+	if err := printDiff(&b, d, &diffOptions{rows: 20}, false); err != nil {
 		t.Fatal(err)
 	}
 	table, _, _ := strings.Cut(b.String(), "\nWhat counts")
@@ -40,7 +40,7 @@ shrank, in % of all samples
 	if d, err = profile.Compare(same, same, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := printDiff(&b, d, &diffOptions{rows: 20}); err != nil || !strings.Contains(b.String(), "no function changed by more than sampling error") {
+	if err := printDiff(&b, d, &diffOptions{rows: 20}, false); err != nil || !strings.Contains(b.String(), "no function changed by more than sampling error") {
 		t.Errorf("%s, %v", b.String(), err)
 	}
 }
@@ -71,7 +71,7 @@ func TestPrintDiffOfWaits(t *testing.T) {
 		{true, "    0.0500   0.8000  +0.7500 ± 0.2222 *  nap\n    0.1000   0.1500  +0.0500 ± 0.0500    doze\n"},
 	} {
 		var b bytes.Buffer
-		if err := printDiff(&b, d, &diffOptions{rows: 20, all: test.all}); err != nil {
+		if err := printDiff(&b, d, &diffOptions{rows: 20, all: test.all}, false); err != nil {
 			t.Fatal(err)
 		}
 		_, table, _ := strings.Cut(b.String(), "function (* significant)\n")

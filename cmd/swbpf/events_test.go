@@ -5,7 +5,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -93,7 +95,7 @@ func TestRecordEvents(t *testing.T) {
 	for _, typ := range read("p.pb.gz", "").Types {
 		types = append(types, typ.Type)
 	}
-	if want := []string{"cpu_samples", "cpu", "page-faults_samples", "page-faults", "syscalls:sys_exit_read_samples", "syscalls:sys_exit_read"}; !slices.Equal(types, want) {
+	if want := []string{"cpu-clock", "page-faults", "syscalls:sys_exit_read"}; !slices.Equal(types, want) {
 		t.Errorf("types %q, want %q", types, want)
 	}
 	for _, c := range []struct {
@@ -128,6 +130,109 @@ func TestRecordEvents(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
 	if len(left) != 9 {
 		t.Errorf("files: %q", left)
+	}
+
+	// What is written of the pprof file is what was written of the recording.
+	again := filepath.Join(dir, "again")
+	if err := os.Mkdir(again, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	view := func(args ...string) string {
+		t.Helper()
+		_, stderr, status := runSwbpf(t, again, append([]string{"view"}, args...)...)
+		if status != 0 {
+			t.Fatalf("view %q: status %d: %s", args, status, stderr)
+		}
+		return stderr
+	}
+	same := func(got, want string) {
+		t.Helper()
+		g, err := os.ReadFile(filepath.Join(again, got))
+		w, err2 := os.ReadFile(filepath.Join(dir, want))
+		if err != nil || err2 != nil || len(w) == 0 || !bytes.Equal(g, w) {
+			t.Errorf("%s is another than that of the recording: %d bytes, and %d; %v, %v", got, len(g), len(w), err, err2)
+		}
+	}
+	told := view("../p.pb.gz", "-o", "p.pb.gz", "-o", "p.html", "-o", "p.folded")
+	for _, name := range []string{"p.pb.gz", "p.html", "p.page-faults.html", "p.syscalls-sys_exit_read.html", "p.folded", "p.page-faults.folded", "p.syscalls-sys_exit_read.folded"} {
+		same(name, name)
+	}
+	for _, want := range []string{" of cpu-clock at 499 Hz\n", " of page-faults\n", " of syscalls:sys_exit_read\n", "wrote p.page-faults.folded, of page-faults\n"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("no %q in: %s", want, told)
+		}
+	}
+	view("../p.perf.txt", "-o", "t.folded", "-o", "t.perf.txt")
+	for _, name := range []string{"folded", "page-faults.folded", "syscalls-sys_exit_read.folded"} {
+		if got, want := foldedSum(t, filepath.Join(again, "t."+name)), foldedSum(t, filepath.Join(dir, "p."+name)); got != want || got == 0 {
+			t.Errorf("t.%s: %d, want %d", name, got, want)
+		}
+	}
+	same("t.perf.txt", "p.perf.txt")
+	view("../p.pb.gz", "--sample-type", "page-faults", "-o", "one.folded")
+	same("one.folded", "p.page-faults.folded")
+	if more, _ := filepath.Glob(filepath.Join(again, "one.*")); len(more) != 1 {
+		t.Errorf("of one event: %q", more)
+	}
+	if out, stderr, _ := runSwbpf(t, dir, "diff", "p.pb.gz", "again/p.pb.gz"); !regexp.MustCompile(`(?m)^before .* samples of cpu-clock in [\d.]+ s\nafter .* samples of cpu-clock`).MatchString(out) || !strings.Contains(out, "no function changed") {
+		t.Errorf("diff: %s%s", out, stderr)
+	}
+}
+
+// foldedSum is what all stacks of a file come to.
+func foldedSum(t *testing.T, path string) (sum int) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		n, err := strconv.Atoi(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// Each event of a file has its own pages, which link to each other.
+func TestViewEvents(t *testing.T) {
+	b := profile.NewBuilder()
+	m := b.Module(profile.Module{Path: "/bin/prog", Kind: profile.Native, Limit: 0x100})
+	th := profile.Thread{PID: 1, TID: 2, Comm: profile.Comm("prog")}
+	b.Add(th, []profile.Loc{{Module: m, Addr: 16}}, "", 3, 30)
+	th.Event = 1
+	b.Add(th, []profile.Loc{{Module: m, Addr: 32}}, "", 7, 7)
+	made := b.Finish(profile.Meta{Tool: "swbpf 1", Target: "prog", Event: "cpu-clock", FrequencyHz: 99, Value: profile.ValueType{Type: "cpu", Unit: "nanoseconds"}, Period: 10,
+		Also: []profile.Event{{Name: "page-faults", Value: profile.ValueType{Type: "page-faults", Unit: "count"}, Period: 1}}}, nil)
+	for name, write := range map[string]func(io.Writer) error{"pprof": made.WritePprof, "perf script": made.WritePerfScript} {
+		var file bytes.Buffer
+		if err := write(&file); err != nil {
+			t.Fatal(err)
+		}
+		p, err := profile.Read(&file, profile.ReadOptions{Name: "prog"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		base := serveProfile(t, p)
+		page := viewPage(t, base)
+		page.Visit(base + "/top")
+		page.WantText("nav.types", "cpu-clockpage-faults")
+		page.WantText("nav.types [aria-current]", "cpu-clock")
+		page.WantText("tbody", "3100 %3100 %prog+0x10prog")
+		page.ClickOn("nav.types a:nth-child(2)")
+		page.Wait("location.search.includes('type=page-faults')")
+		page.WantText("tbody", "7100 %7100 %prog+0x20prog")
+		page.ClickOn("nav.pages a")
+		page.Wait("location.pathname === '/' && performance.getEntriesByName('drawn').length > 0")
+		page.WantText("nav.types [aria-current]", "page-faults")
+		if name == "pprof" {
+			if status, text := ask(t, "GET", base+"/pprof/top?si=page-faults", nil); status != 200 || !strings.Contains(text, "prog+0x20") || strings.Contains(text, "prog+0x10") {
+				t.Errorf("pprof's page: status %d: %s", status, text)
+			}
+		}
+		page.NoErrors()
 	}
 }
 

@@ -513,8 +513,19 @@ func TestPerfDataEventsView(t *testing.T) {
 		}
 	}
 	p, err := readProfile(filepath.Join(dir, "x.pb.gz"), profile.ReadOptions{}, codeOptions{})
-	if err != nil || len(p.Types) != 4 || p.Meta.Event != "cpu-clock" {
+	if err != nil || len(p.Types) != 2 || p.Meta.Event != "cpu-clock" || len(p.Meta.Also) != 1 {
 		t.Errorf("%v: %+v", err, p.Types)
+	}
+	again := t.TempDir()
+	if _, stderr, status := runSwbpf(t, again, "view", filepath.Join(dir, "x.pb.gz"), "-o", "x.folded", "-o", "x.html"); status != 0 {
+		t.Errorf("status %d\n%s", status, stderr)
+	}
+	for _, name := range []string{"x.html", "x.page-faults.html", "x.folded", "x.page-faults.folded"} {
+		got, err := os.ReadFile(filepath.Join(again, name))
+		want, err2 := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || err2 != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s by way of pprof: %d bytes, and %d; %v, %v", name, len(got), len(want), err, err2)
+		}
 	}
 	if _, stderr, status := runSwbpf(t, dir, "view", path, "-o", "y.html", "-o", "y.page-faults.html"); status != exitCannot || !strings.Contains(stderr, "given twice") {
 		t.Errorf("status %d\n%s", status, stderr)

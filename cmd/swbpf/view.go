@@ -52,14 +52,18 @@ Of what 'perf record --call-graph dwarf' wrote the stacks are walked as those of
 'swbpf record' are, from programs and libraries that are here as they were
 recorded: at their path, among those that perf has kept in ~/.debug (or 'perf
 archive' has brought there), below --debug-dir, or from --debuginfod. One that
-is another by its build ID is not used, and told of. Each of several events is
-shown, with its own samples, and those of a group that is read together
-('{cycles,cache-misses}:S') too; --sample-type picks one. What 'perf record
+is another by its build ID is not used, and told of. What 'perf record
 --threads' wrote is a directory.
 
+Each of several events is shown, with its own samples, also of perf's groups
+that are read together ('{cycles,cache-misses}:S'): of pprof files by 'swbpf
+record', what perf recorded, and its text. --sample-type picks one.
+
 With -o the profile is written to a file instead, and nothing is served. Of
-several events that perf has recorded, pprof's format, perf's and a server get
-all, and other formats have a file for each, x.html and x.page-faults.html.
+several events, pprof's format, perf's and a server get all, and other formats
+have a file for each, x.html and x.page-faults.html. Of several values of the
+same samples, as a heap profile of Go has, one is written: the file's default,
+or by --sample-type another.
 ` + formatHelp + `
 
 Source lines are read from the files that the profile names, where they are on
@@ -133,8 +137,8 @@ func view(o *viewOptions, path string) error {
 	if err != nil {
 		return err
 	}
+	printEvents(os.Stderr, p)
 	if p.Format == perfDataFormat {
-		printEvents(os.Stderr, p)
 		printWalked(os.Stderr, p)
 	}
 	if server == nil {
@@ -145,18 +149,21 @@ func view(o *viewOptions, path string) error {
 		for _, out := range outs {
 			out.see(os.Stderr)
 		}
+		if o.sampleType == "" && len(p.Meta.Also) == 0 && len(p.Types) > 2 {
+			fmt.Fprintf(os.Stderr, "that is %s; --sample-type writes %s\n", printable(p.Type), typeNames(p, p.Type))
+		}
 		return failed
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	whole, unit := p.Events()[0].Whole()
-	fmt.Fprintln(os.Stderr, printable(fmt.Sprintf("%s (%s): %s %s", displayName(path), p.Format, p.Amount(whole), unit)))
-	if len(p.Types) > 1 {
-		var names []string
-		for _, t := range p.Types {
-			names = append(names, t.Type)
-		}
-		fmt.Fprintf(os.Stderr, "it also has, for --sample-type: %s\n", printable(strings.Join(names, ", ")))
+	amount := plural(uint64(p.Samples), "sample")
+	if len(p.Meta.Also) == 0 {
+		whole, unit := p.Whole()
+		amount = p.Amount(whole) + " " + unit
+	}
+	fmt.Fprintln(os.Stderr, printable(fmt.Sprintf("%s (%s): %s", displayName(path), p.Format, amount)))
+	if len(p.Types) > 1 && len(p.Meta.Also) == 0 {
+		fmt.Fprintf(os.Stderr, "it also has, for --sample-type: %s\n", typeNames(p, ""))
 	}
 	url := "http://" + server.listener.Addr().String() + "/"
 	fmt.Fprintf(os.Stderr, "see it at %s; Ctrl-C ends it\n", url)
@@ -166,6 +173,17 @@ func view(o *viewOptions, path string) error {
 		}
 	}
 	return server.serve(ctx, p)
+}
+
+// typeNames lists the types of a profile but one.
+func typeNames(p *profile.Profile, but string) string {
+	var names []string
+	for _, t := range p.Types {
+		if t.Type != but {
+			names = append(names, t.Type)
+		}
+	}
+	return printable(strings.Join(names, ", "))
 }
 
 // openFurther opens the outputs of further events of a profile, where formats have room for one, besides those that
