@@ -3,6 +3,7 @@ package procstate
 import (
 	"fmt"
 	"hash/maphash"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,7 @@ type LiveCode struct {
 	kept  [keptSets][keptWays]*keptPage // by a hash of their number; what was used last comes first
 	spare *keptPage                     // to read into; nil where there is none
 
+	ended    bool // reading failed as the process has
 	earlier  bool // pages that have changed are wanted as they were before
 	replaced bool // there was one since this was last made false
 
@@ -74,9 +76,13 @@ func (c *LiveCode) read(addr uint64, buf []byte) int {
 		c.open()
 	}
 	if c.mem == nil {
+		c.ended = true
 		return 0
 	}
-	n, _ := c.mem.ReadAt(buf, int64(addr))
+	n, err := c.mem.ReadAt(buf, int64(addr))
+	if n == 0 && err == io.EOF { // of an address that is in no mapping it is EIO
+		c.ended = true
+	}
 	return n
 }
 

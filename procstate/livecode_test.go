@@ -40,7 +40,23 @@ func TestLiveCodeKept(t *testing.T) {
 	if n := live.readCode(at, first[:], 0); n != len(first) {
 		t.Fatalf("%d bytes of a child", n)
 	}
+	s := NewSnapshot(nil, pid, exe, nil)
+	s.SetLiveCode(live)
+	if n := s.ReadLive(start-1<<30, again[:]); n != 0 || s.IsLate() {
+		t.Errorf("%d bytes where nothing is, too late: %v", n, s.IsLate())
+	}
 	end()
+	if s.ReadLive(at, again[:]); !s.IsLate() {
+		t.Error("it is not too late when the process has ended")
+	}
+	if s.Reset(1, &Regs{}, nil); s.IsLate() {
+		t.Error("it is too late before anything is read")
+	}
+	if ended := NewSnapshot(nil, pid, exe, nil); ended.ReadLive(at, again[:]) != 0 || ended.IsLate() {
+		t.Error("what reads no process is too late")
+	} else if ended.SetLiveCode(NewLiveCode(pid, exe)); ended.ReadLive(at, again[:]) != 0 || !ended.IsLate() {
+		t.Error("it is not too late for a process that had ended before")
+	}
 	if n := live.read(at, again[:]); n != 0 {
 		t.Fatalf("%d bytes of a process that has ended", n)
 	}

@@ -45,6 +45,7 @@ type Snapshot struct {
 
 	missAddr uint64 // address of the last read that nothing answered
 	missed   bool
+	late     bool // see IsLate
 }
 
 // NewSnapshot makes an empty Snapshot of a process. arch may be nil: that is
@@ -65,7 +66,7 @@ func (s *Snapshot) Reset(tid ThreadID, regs *Regs, regions []Region) {
 	if len(regions) > 0 {
 		s.hot = regions[0]
 	}
-	s.missed = false
+	s.missed, s.late = false, false
 	s.probes = UserProbes{}
 	s.taken = 0
 	if s.live != nil {
@@ -114,8 +115,13 @@ func (s *Snapshot) ReadLive(addr uint64, buf []byte) int {
 	if s.live == nil {
 		return 0
 	}
-	return s.live.read(addr, buf)
+	n := s.live.read(addr, buf)
+	s.late = s.late || n < len(buf) && s.live.ended
+	return n
 }
+
+// IsLate reports whether ReadLive was asked, since Reset, for memory of a process that had ended.
+func (s *Snapshot) IsLate() bool { return s.late }
 
 // JITObjects returns the object files that the process has registered, as it says
 // now; nil without SetLiveCode.

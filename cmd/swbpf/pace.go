@@ -10,7 +10,7 @@ import (
 // The time between polls, within which it follows from how fast the rings fill.
 const (
 	minPoll  = 5 * time.Millisecond
-	codePoll = 25 * time.Millisecond  // while code is given up before it was looked at
+	codePoll = 25 * time.Millisecond  // while code, or what it is called, is gone before it was looked at
 	soonPoll = 100 * time.Millisecond // while there is what may soon be gone with its process
 	newPoll  = 400 * time.Millisecond // while there are new processes, whose control group is not known yet
 	maxPoll  = 800 * time.Millisecond
@@ -19,6 +19,10 @@ const (
 // codePolls is how many polls in a row are as soon as that since it was last seen:
 // programs compile what they run first, and again what they run often.
 const codePolls = 40
+
+// hastenedPolls is the same since one was hastened by news, as of code that a process has begun to make: if it is
+// gone soon, so is what that is called.
+const hastenedPolls = 12
 
 // calmPolls is how many polls in a row have no new process before the wait is longer
 // than newPoll.
@@ -33,7 +37,7 @@ type pace struct {
 	least   time.Duration
 	calm    int     // polls since there was a new process
 	code    int     // polls that will be as soon as codePoll
-	lost    int     // polls in a row that needed code which was given up, or cannot be walked at all
+	lost    int     // polls in a row that needed what was given up, or code that cannot be walked at all
 	enough  float64 // bytes in all rings
 	isFixed bool    // the wait stays as it is
 	isTight bool    // whether rings can be full before a thread gets its turn on a CPU
@@ -67,9 +71,9 @@ func paceOf(hz, cpus, ringBytes, stackBytes int) *pace {
 }
 
 // polled sets the wait after a poll that took so many bytes. isNew says that there
-// were samples of a new process, hurry that there is what may soon be gone, and lostCode that
-// some was.
-func (p *pace) polled(bytes uint64, isNew, hurry, lostCode bool) {
+// were samples of a new process, hastened that news had it come sooner, hurry that there is what
+// may soon be gone, and lost that some was.
+func (p *pace) polled(bytes uint64, isNew, hastened, hurry, lost bool) {
 	if p.isFixed {
 		return
 	}
@@ -77,10 +81,13 @@ func (p *pace) polled(bytes uint64, isNew, hurry, lostCode bool) {
 	if p.calm++; isNew {
 		p.calm = 0
 	}
-	if p.lost++; !lostCode {
+	if p.lost++; !lost {
 		p.lost = 0
 	} else if p.lost <= codePolls {
 		p.code = codePolls
+	}
+	if hastened {
+		p.code = max(p.code, hastenedPolls)
 	}
 	most := maxPoll
 	switch {
@@ -99,7 +106,7 @@ func (p *pace) polled(bytes uint64, isNew, hurry, lostCode bool) {
 // without.
 func (p *pace) hasten() time.Duration {
 	if p.wait > soonPoll {
-		return soonPoll
+		return codePoll
 	}
 	return 0
 }

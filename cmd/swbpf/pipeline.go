@@ -29,7 +29,7 @@ type pipeline struct {
 
 	sampled  *pidSet // with a sample
 	fleeting bool    // samples needed what is gone with their process
-	lostCode bool    // samples needed code that had been given up
+	lost     bool    // samples needed code, or what it is called, that had been given up
 
 	goPIDs   map[int32][]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 	forgetGo int                          // size of goPIDs at which those that have ended are forgotten
@@ -302,7 +302,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	}
 	m.user = p.stack
 	p.fleeting = p.fleeting || wp.jit != 0
-	p.lostCode = p.lostCode || err == unwind.NoUnwindInfo && wp.isMadeCode(pcs[len(pcs)-1].Addr)
+	p.lost = p.lost || p.isLate(wp) || err == unwind.NoUnwindInfo && wp.isMadeCode(pcs[len(pcs)-1].Addr)
 	if err == nil {
 		p.stats.addLive(s, inner, wp.walker.LastSP())
 	}
@@ -317,6 +317,24 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	p.learnFrames(wp, s)
 	p.learnStackParts(wp, s, err)
 	return reason
+}
+
+// lateKeeper is a stepper for a runtime that may give up what it knows before its process ends.
+type lateKeeper interface {
+	IsLate(w *unwind.Walker) bool
+}
+
+// isLate reports whether the last walk lacked what the process, or a runtime in it, had given up by then.
+func (p *pipeline) isLate(wp *walkedProcess) bool {
+	if wp.snapshot.IsLate() {
+		return true
+	}
+	for stepper := range wp.walker.Keepers() {
+		if keeper, ok := stepper.(lateKeeper); ok && keeper.IsLate(wp.walker) {
+			return true
+		}
+	}
+	return false
 }
 
 // isMadeCode reports whether code is in no file.

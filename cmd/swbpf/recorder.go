@@ -288,7 +288,7 @@ func (r *recorder) run() error {
 			pace = r.newPace()
 		}
 		bytes, processes := r.session.BytesRead(), r.sampled.n
-		r.fleeting, r.lostCode = hastened, false
+		r.fleeting, r.lost = false, false
 		if err := r.poll(r.procs.Collect()); err != nil {
 			return err
 		}
@@ -296,7 +296,7 @@ func (r *recorder) run() error {
 			return err
 		}
 		progress.update()
-		pace.polled(r.session.BytesRead()-bytes, r.sampled.n > processes, r.fleeting, r.lostCode)
+		pace.polled(r.session.BytesRead()-bytes, r.sampled.n > processes, hastened, r.fleeting, r.lost)
 	}
 }
 

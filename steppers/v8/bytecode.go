@@ -55,6 +55,7 @@ func (vm *machine) interpretedCode(codes *unwind.Codes, f *unwind.Frame) uint32 
 	words := vm.frameOf(f)
 	b := vm.bytecodeAt(words.bytecode, &words)
 	if b == nil {
+		vm.noteLate(words.callee)
 		return 0
 	}
 	off, ok := smallInteger(words.offset)
@@ -71,6 +72,7 @@ func (vm *machine) baselineCode(codes *unwind.Codes, c *code, f *unwind.Frame) u
 	words := vm.frameOf(f)
 	b := vm.bytecodeAt(c.bytecode, &words)
 	if b == nil {
+		vm.noteLate(words.callee)
 		return 0
 	}
 	off := f.LookupPC() - c.start
@@ -81,6 +83,13 @@ func (vm *machine) baselineCode(codes *unwind.Codes, c *code, f *unwind.Frame) u
 		}
 		return vm.bytecodeLines(b, c.bytecode, at)
 	})
+}
+
+// noteLate notes whether a function that a frame has is gone with the memory that it was in.
+func (vm *machine) noteLate(callee uint64) {
+	if _, ok := vm.globalField(callee, 0); !ok && callee&3 == 1 {
+		vm.late = vm.Walk
+	}
 }
 
 // codeOf returns the bytecodes of a BytecodeArray, nil where they cannot be read.

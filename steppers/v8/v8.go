@@ -201,6 +201,7 @@ type machine struct {
 	bias    uint64           // of that
 	lines   *lines           // of all processes
 
+	late  uint64 // the last walk that was too late: what frames have pointed to is not in memory any more
 	tried uint64 // the last walk that types were looked for in
 	tries int    // frames that bytecode runs in by which nothing was learned
 
@@ -308,6 +309,13 @@ func (s *Stepper) findMachine(w *unwind.Walker, libs procstate.LibraryState, kno
 // unknown says that functions of JavaScript have no names, as it is not known where a V8 has what.
 func unknown(im *procstate.Image) string {
 	return im.Path + ": functions of JavaScript have no names: it is not known where this version of V8 has what it knows of them"
+}
+
+// IsLate reports whether the last walk of w lacked names of functions as V8 had given its heap back, which it does
+// before its process ends.
+func (s *Stepper) IsLate(w *unwind.Walker) bool {
+	vm, _ := w.Kept(s).(*machine)
+	return vm != nil && vm.late != 0 && vm.late == w.Walks()
 }
 
 // knowsNames reports whether it is known what V8's own functions are called that a file has without symbols. It may be

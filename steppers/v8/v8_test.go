@@ -458,6 +458,33 @@ func TestV8Kept(t *testing.T) {
 }
 
 // What is known of a file that is not kept goes, and nothing else does.
+// A walk is too late when the function of a frame is gone with its memory.
+func TestV8Late(t *testing.T) {
+	m := newMemory(make([]byte, 1<<14))
+	_, callee, _, _ := m.fill()
+	s := New()
+	w := unwind.NewWalker(m.vm.Mem.(*procstate.Snapshot), nil, nil)
+	w.Keep(s, m.vm)
+	walk := func(callee uint64) bool {
+		t.Helper()
+		if _, err := w.WalkPCs(nil, &procstate.Regs{}); err == nil {
+			t.Fatal("there is a stack")
+		}
+		m.vm.Walk = w.Walks()
+		m.vm.noteLate(callee)
+		return s.IsLate(w)
+	}
+	if walk(callee) || walk(callee-1) || walk(base+1<<30) {
+		t.Error("it is too late for a function that is there, or for what is none")
+	}
+	if !walk(base + 1<<30 | 1) {
+		t.Error("it is not too late for one that is gone")
+	}
+	if walk(callee) {
+		t.Error("it is too late in the next walk as well")
+	}
+}
+
 func TestForgetImages(t *testing.T) {
 	var s Stepper
 	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
