@@ -156,7 +156,7 @@ func view(o *viewOptions, path string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	amount := plural(uint64(p.Samples), "sample")
+	amount := thousands(int(p.Samples)) + " samples"
 	if len(p.Meta.Also) == 0 {
 		whole, unit := p.Whole()
 		amount = p.Amount(whole) + " " + unit
