@@ -10,8 +10,8 @@
  *         struct region_header
  *         u8 bytes[len], padded to 8
  *
- * With off-CPU time such a record tells where a thread left the CPU. Two other
- * records, known by their lengths, are struct off_cpu_end, when it runs again,
+ * With off-CPU time such a record tells where a thread left the CPU, or with
+ * OFF_CPU_WAKER what wakes one up. Two other records, known by their lengths, are struct off_cpu_end, when it runs again,
  * and struct unsampled, for time of which there is no sample.
  *
  * All is in the byte order of the machine and nothing more: its length is what it

@@ -26,7 +26,7 @@ type Stats struct {
 	SkippedShort  uint64
 	SkippedRate   uint64
 	UnsampledTime uint64
-	LostWakers    uint64 // of Config.Wakers, for want of room
+	MissedWakers  uint64 // of Config.Wakers, for want of room: no event is lost by that
 	// MissedSwitches are those back to a thread that the kernel did not
 	// report, and whose time is known within that of one on its CPU.
 	MissedSwitches uint64
@@ -116,7 +116,7 @@ func (s *Session) readStats() (Stats, error) {
 		st.SkippedShort += c.SkippedShort
 		st.SkippedRate += c.SkippedRate
 		st.UnsampledTime += c.UnsampledTime
-		st.LostWakers += c.LostWakers
+		st.MissedWakers += c.LostWakers
 		st.MissedSwitches += c.MissedSwitches
 		st.StackBytes += c.StackBytes
 		st.RingBytes += c.RingBytes
