@@ -11,8 +11,9 @@
  *         u8 bytes[len], padded to 8
  *
  * With off-CPU time such a record tells where a thread left the CPU, or with
- * OFF_CPU_WAKER what wakes one up. Two other records, known by their lengths, are struct off_cpu_end, when it runs again,
- * and struct unsampled, for time of which there is no sample.
+ * OFF_CPU_WAKER what wakes one up. Two other records, known by their lengths, are
+ * struct off_cpu_end, when it runs again, and struct unsampled, for time of which
+ * there is no sample.
  *
  * All is in the byte order of the machine and nothing more: its length is what it
  * needs. The Go side is generated from this file (package gen); a test
