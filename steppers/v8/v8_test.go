@@ -457,7 +457,6 @@ func TestV8Kept(t *testing.T) {
 	}
 }
 
-// What is known of a file that is not kept goes, and nothing else does.
 // A walk is too late when the function of a frame is gone with its memory.
 func TestV8Late(t *testing.T) {
 	m := newMemory(make([]byte, 1<<14))
@@ -485,6 +484,7 @@ func TestV8Late(t *testing.T) {
 	}
 }
 
+// What is known of a file that is not kept goes, and nothing else does.
 func TestForgetImages(t *testing.T) {
 	var s Stepper
 	gone, stays := &procstate.Image{Index: 3}, &procstate.Image{Index: 5}
