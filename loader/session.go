@@ -127,7 +127,7 @@ func (s *Session) open() error {
 		}
 	}
 	if s.hasOffCPU() {
-		s.code, _ = readKernelCode() // without it less is told, or checkWakers says so
+		s.code, _ = readKernelCode(s.cfg.Wakers) // without it less is told, or checkWakers says so
 		if err := s.checkWakers(); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"maps"
+	"time"
 
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/profile"
@@ -36,8 +37,9 @@ const (
 	// maxWakers bounds the names of threads that stacks tell, as markers are kept for as long as a recording lasts.
 	maxWakers = 1 << 12
 
-	// A thread that was woken up runs soon, or else has ended, or its sample was lost.
-	wakerKeep = 10_000_000_000
+	// wakerKeep is for how long a waker is kept: a thread that was woken up runs soon, or else has ended, or its
+	// sample was lost.
+	wakerKeep = 10 * time.Second
 )
 
 func newWakers(b *profile.Builder) *wakers {
@@ -90,7 +92,7 @@ func (p *pipeline) appendWaker(s *loader.Sample) {
 // forget forgets what has woken threads up that did not run for long since.
 func (w *wakers) forget() {
 	if w != nil {
-		maps.DeleteFunc(w.byTID, func(_ int32, k waker) bool { return k.woken+wakerKeep < w.now })
+		maps.DeleteFunc(w.byTID, func(_ int32, k waker) bool { return k.woken+uint64(wakerKeep) < w.now })
 	}
 }
 

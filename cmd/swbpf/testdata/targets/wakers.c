@@ -1,16 +1,19 @@
 /*
  * Threads that wake each other up: the main thread, "maker", wakes "taker" by a condition variable, "reader" by a pipe
- * and "receiver" by a TCP connection, so many times; "sleeper" is woken by timers alone. With a second argument
- * another process reads the pipe, whose PID is printed, and there is nothing else.
+ * and "receiver" by a TCP connection, so many times; "sleeper" is woken by timers alone. With "other"
+ * another process reads the pipe, whose PID is printed, and there is nothing else; with "int80" there is a thread
+ * "signalled" alone, to which a system call of 32 bits sends signals.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,6 +46,24 @@ APART void read_byte(void) { char b; if (read(pipe_ends[0], &b, 1) != 1) exit(1)
 APART void send_byte(void) { if (send(sender, "", 1, 0) != 1) exit(1); __asm__ volatile(""); }
 APART void receive_byte(void) { char b; if (recv(receiver, &b, 1, 0) != 1) exit(1); __asm__ volatile(""); }
 APART void nap(void) { usleep(3000); __asm__ volatile(""); }
+
+#if defined(__x86_64__)
+static volatile int signalled_tid;
+static void ignore(int signal) {}
+APART void await_signal(void) { pause(); __asm__ volatile(""); }
+static void *signalled(void *arg)
+{
+	signalled_tid = syscall(SYS_gettid);
+	for (;;)
+		await_signal();
+	return arg;
+}
+APART void send_signal(void)
+{
+	int nr = 270; /* tgkill */
+	__asm__ volatile("int $0x80" : "+a"(nr) : "b"(getpid()), "c"(signalled_tid), "d"(SIGUSR1) : "memory", "r8", "r9", "r10", "r11");
+}
+#endif
 
 static void *taker(void *arg) { for (;;) take(); return arg; }
 static void *reader(void *arg) { for (;;) read_byte(); return arg; }
@@ -79,6 +100,17 @@ int main(int argc, char **argv)
 	pthread_setname_np(pthread_self(), "maker");
 	if (pipe(pipe_ends))
 		return 1;
+#if defined(__x86_64__)
+	if (argc > 2 && !strcmp(argv[2], "int80")) {
+		signal(SIGUSR1, ignore);
+		begin(signalled, "signalled");
+		while (turns--) {
+			usleep(2000);
+			send_signal();
+		}
+		return 0;
+	}
+#endif
 	if (argc > 2) {
 		pid_t child = fork();
 		if (!child) {
