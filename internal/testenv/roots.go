@@ -56,6 +56,20 @@ func (p Program) Command(args ...string) []string {
 	return append([]string{"unshare", "--root=" + p.Root, "--mount-proc", p.Path}, args...)
 }
 
+// ask returns what the program prints when it is run with these arguments. That does not change: all
+// tests of a package ask once.
+func (p Program) ask(args ...string) (string, error) {
+	command := p.Command(args...)
+	answer, _ := answers.LoadOrStore(strings.Join(command, "\x00"), sync.OnceValues(func() (string, error) {
+		out, err := exec.Command(command[0], command[1:]...).Output()
+		return string(out), err
+	}))
+	return answer.(func() (string, error))()
+}
+
+// answers has what ask returns, by command.
+var answers sync.Map
+
 // TempDir makes a directory for a test: where it is, and where the program sees it.
 func (p Program) TempDir(t testing.TB) (dir, seen string) {
 	if p.Root == "" {
@@ -224,10 +238,9 @@ func pythons(t *testing.T) (found []versionedProgram) {
 	wantElsewhere(t, programs)
 	seen := map[string]bool{}
 	for _, python := range programs {
-		command := python.Command("-c", "import os, sys; print('%d.%d' % sys.version_info[:2] + 't' * ('t' in sys.abiflags), os.path.realpath(sys.executable))")
-		out, err := exec.Command(command[0], command[1:]...).Output()
-		version, _, _ := strings.Cut(string(out), " ")
-		is := python.Root + string(out)
+		out, err := python.ask("-c", "import os, sys; print('%d.%d' % sys.version_info[:2] + 't' * ('t' in sys.abiflags), os.path.realpath(sys.executable))")
+		version, _, _ := strings.Cut(out, " ")
+		is := python.Root + out
 		if err != nil || !slices.Contains(versions, version) || seen[is] || seen[version] && !Long() {
 			continue
 		}
@@ -245,9 +258,8 @@ func EachPyPy(t *testing.T, test func(t *testing.T, pypy Program)) {
 	t.Helper()
 	seen := map[string]bool{}
 	for _, pypy := range Programs("pypy3", "usr/bin/pypy3.[0-9]*") {
-		command := pypy.Command("-c", "import sys; print('%d.%d.%d' % sys.pypy_version_info[:3])")
-		out, err := exec.Command(command[0], command[1:]...).Output()
-		version := strings.TrimSpace(string(out))
+		out, err := pypy.ask("-c", "import sys; print('%d.%d.%d' % sys.pypy_version_info[:3])")
+		version := strings.TrimSpace(out)
 		if err != nil || seen[version] {
 			continue
 		}
@@ -277,8 +289,7 @@ func withRubies(t *testing.T, rubies []versionedProgram, test func(t *testing.T,
 	for _, ruby := range rubies {
 		t.Run(ruby.version, func(t *testing.T) { test(t, ruby.Program) })
 		yjit := []string{"--yjit", "--yjit-call-threshold=1"}
-		command := ruby.Command(append(yjit, "-e", "exit RUBY_DESCRIPTION.include?('YJIT')")...)
-		if exec.Command(command[0], command[1:]...).Run() == nil {
+		if _, err := ruby.ask(append(yjit, "-e", "exit RUBY_DESCRIPTION.include?('YJIT')")...); err == nil {
 			t.Run(filepath.Join(ruby.version, "compiled"), func(t *testing.T) { test(t, ruby.Program, yjit...) })
 		}
 	}
@@ -290,10 +301,9 @@ func rubies(t *testing.T) (found []versionedProgram) {
 	wantElsewhere(t, programs)
 	seen := map[string]bool{}
 	for _, ruby := range programs {
-		command := ruby.Command("-e", "print RUBY_VERSION[0, 3], ' ', File.realpath(RbConfig.ruby)")
-		out, err := exec.Command(command[0], command[1:]...).Output()
-		version, _, _ := strings.Cut(string(out), " ")
-		is := ruby.Root + string(out)
+		out, err := ruby.ask("-e", "print RUBY_VERSION[0, 3], ' ', File.realpath(RbConfig.ruby)")
+		version, _, _ := strings.Cut(out, " ")
+		is := ruby.Root + out
 		if err != nil || !slices.Contains([]string{"2.7", "3.0", "3.1", "3.2", "3.3", "3.4"}, version) || seen[is] {
 			continue
 		}
@@ -401,13 +411,12 @@ func perls(t *testing.T) (found []versionedProgram) {
 	programs := Programs("perl", "usr/bin/perl")
 	wantElsewhere(t, programs)
 	for _, perl := range programs {
-		command := perl.Command("-e", `print substr $^V, 1`)
-		out, err := exec.Command(command[0], command[1:]...).Output()
+		version, err := perl.ask("-e", `print substr $^V, 1`)
 		if err != nil {
 			t.Errorf("%s: %v", perl.Path, err)
 			continue
 		}
-		found = append(found, versionedProgram{perl, filepath.Join(string(out), perl.Name())})
+		found = append(found, versionedProgram{perl, filepath.Join(version, perl.Name())})
 	}
 	if len(found) == 0 {
 		t.Skip("no Perl here")
@@ -490,11 +499,11 @@ func nodes(t *testing.T) (found []versionedProgram) {
 	}
 	seen := map[string]bool{}
 	for _, node := range paths {
-		out, err := exec.Command(node, "--version").Output()
+		out, err := Program{Path: node}.ask("--version")
 		if err != nil {
 			t.Errorf("%s: %v", node, err)
 		}
-		version := strings.TrimSpace(string(out))
+		version := strings.TrimSpace(out)
 		major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 		if !slices.Contains([]string{"18", "20", "22", "24", "25", "26"}, major) || seen[version] {
 			continue
@@ -517,12 +526,12 @@ func EachDeno(t *testing.T, test func(t *testing.T, deno string)) {
 	}
 	t.Setenv("DENO_NO_UPDATE_CHECK", "1")
 	for _, deno := range denos {
-		out, err := exec.Command(deno, "--version").Output()
+		out, err := Program{Path: deno}.ask("--version")
 		if err != nil {
 			t.Errorf("%s: %v", deno, err)
 			continue
 		}
-		version, _, _ := strings.Cut(string(out), " (")
+		version, _, _ := strings.Cut(out, " (")
 		t.Run(version, func(t *testing.T) { test(t, deno) })
 	}
 }
@@ -582,9 +591,8 @@ func phps(t *testing.T) (found []PHP) {
 			nil, {"-d", "zend_extension=opcache"}, {"-d", "zend_extension=opcache", "-d", "extension=json"},
 		} {
 			php.flags = append([]string{"-n", "-d", "display_errors=stderr"}, flags...)
-			command := php.Command("-r", `echo function_exists("json_encode") && function_exists("opcache_get_status") ? PHP_VERSION_ID : 0;`)
-			out, _ := exec.Command(command[0], command[1:]...).Output()
-			if php.Version, _ = strconv.Atoi(string(out)); php.Version != 0 {
+			out, _ := php.ask(append(php.flags, "-r", `echo function_exists("json_encode") && function_exists("opcache_get_status") ? PHP_VERSION_ID : 0;`)...)
+			if php.Version, _ = strconv.Atoi(out); php.Version != 0 {
 				break
 			}
 		}
