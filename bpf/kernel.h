@@ -222,6 +222,8 @@ INLINE bool is_in_syscall(const struct user_regs *regs) { return !(regs->orig_ax
 #define system_call_of(regs) ((regs).orig_ax)
 #define first_argument_of(regs) ((regs).rdi)
 #define second_argument_of(regs) ((regs).rsi)
+#define third_argument_of(regs) ((regs).rdx)
+#define result_of(regs) ((regs).rax)
 enum { NR_CLONE = 56 };
 #define thread_pointer_of(task) task_field(task, thread.fsbase)
 
@@ -245,6 +247,8 @@ INLINE bool is_in_syscall(const struct user_regs *regs) { return false; }
 #define system_call_of(regs) ((regs).x[8])
 #define first_argument_of(regs) ((regs).x[0])
 #define second_argument_of(regs) ((regs).x[1])
+#define third_argument_of(regs) ((regs).x[2])
+#define result_of(regs) ((regs).x[0])
 enum { NR_CLONE = 220 };
 #define thread_pointer_of(task) task_field(task, thread.uw.tp_value)
 

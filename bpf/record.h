@@ -206,7 +206,7 @@ struct counters {
 	u64 window_rare;  /* times off the CPU from places with few of them */
 	u64 window_frequent;
 
-	u64 weights[MAX_EVENTS]; /* of tracepoints and probes since their last samples, by event */
+	u64 weights[MAX_EVENTS]; /* of tracepoints and probes since their last samples, by event; heap.h */
 };
 
 /* Where a thread's switches are counted: one slot is for those by force. */
@@ -242,6 +242,19 @@ struct thread_times {
 	u32 place;      /* where it left the CPU (estimate.h) */
 	u16 window[WINDOW_SLOTS];
 	u8 comm[16];
+};
+
+/* A block of memory of a process... */
+struct block_key {
+	u64 address;
+	u32 tgid, unused;
+};
+
+/* ...and the sample that was taken when it was handed out. */
+struct block {
+	u64 time;  /* CLOCK_MONOTONIC, ns */
+	u64 bytes; /* asked for */
+	u32 tid, unused;
 };
 
 /* Times of a thread off the CPU, alike in these. */

@@ -7,6 +7,7 @@
 #include "deferred.h"
 #include "exec.h"
 #include "goroutine.h"
+#include "heap.h"
 #include "kernelstack.h"
 #include "number.h"
 #include "offcpu.h"
@@ -27,6 +28,8 @@ enum stack_end_kind stack_end_kind_type __attribute__((unused));
 enum comparison_kind comparison_kind_type __attribute__((unused));
 enum off_cpu_state off_cpu_state_type __attribute__((unused));
 enum limits limits_type __attribute__((unused));
+const struct block_key *block_key_type __attribute__((unused));
+const struct block *block_type __attribute__((unused));
 const struct off_cpu_end *off_cpu_end_type __attribute__((unused));
 const struct unsampled *unsampled_type __attribute__((unused));
 const struct cpu_ring *cpu_ring_type __attribute__((unused));
@@ -392,6 +395,111 @@ SEC("kprobe")
 int on_kprobe(void *ctx)
 {
 	on_point(ctx, true);
+	return 0;
+}
+
+/* An allocator is asked for a block of so many bytes. */
+INLINE int on_request(struct user_regs *ctx, u64 bytes, u64 to)
+{
+	struct cpu_ring *r = this_cpu_ring();
+	struct task_struct *task = current_task();
+	u32 tgid;
+	u8 flags;
+
+	if (r && !r->over && is_wanted(&r->counters, task, &tgid, &flags))
+		note_request(&r->counters, task_field(task, pid), stack_pointer(ctx), bytes, to);
+	return 0;
+}
+
+/* Blocks are given back: by any thread, also of those that are not asked for. */
+INLINE int on_return_of(u64 address)
+{
+	struct cpu_ring *r = this_cpu_ring();
+
+	if (r && !r->over)
+		forget_block(current_task(), address);
+	return 0;
+}
+
+/* malloc(bytes), and what else has these first. */
+SEC("uprobe")
+int on_malloc(struct user_regs *ctx)
+{
+	return on_request(ctx, first_argument_of(*ctx), 0);
+}
+
+/* calloc(count, bytes) */
+SEC("uprobe")
+int on_calloc(struct user_regs *ctx)
+{
+	return on_request(ctx, first_argument_of(*ctx) * second_argument_of(*ctx), 0);
+}
+
+/* memalign(alignment, bytes) */
+SEC("uprobe")
+int on_memalign(struct user_regs *ctx)
+{
+	return on_request(ctx, second_argument_of(*ctx), 0);
+}
+
+/* posix_memalign(to, alignment, bytes) */
+SEC("uprobe")
+int on_posix_memalign(struct user_regs *ctx)
+{
+	return on_request(ctx, third_argument_of(*ctx), first_argument_of(*ctx));
+}
+
+/* realloc(block, bytes) */
+SEC("uprobe")
+int on_realloc(struct user_regs *ctx)
+{
+	on_return_of(first_argument_of(*ctx));
+	return on_request(ctx, second_argument_of(*ctx), 0);
+}
+
+/* reallocarray(block, count, bytes) */
+SEC("uprobe")
+int on_reallocarray(struct user_regs *ctx)
+{
+	on_return_of(first_argument_of(*ctx));
+	return on_request(ctx, second_argument_of(*ctx) * third_argument_of(*ctx), 0);
+}
+
+/* free(block) */
+SEC("uprobe")
+int on_free(struct user_regs *ctx)
+{
+	return on_return_of(first_argument_of(*ctx));
+}
+
+/* Any of these but free returns. */
+SEC("uprobe")
+int on_allocated(struct user_regs *ctx)
+{
+	struct cpu_ring *r = this_cpu_ring();
+	struct task_struct *task = current_task();
+	struct block_request q;
+	u32 tgid;
+	u8 flags;
+
+	if (!r || r->over || !take_request(task_field(task, pid), stack_pointer(ctx), &q) ||
+	    !is_wanted(&r->counters, task, &tgid, &flags))
+		return 0;
+	struct block_key key = { .address = block_of(&q, result_of(*ctx)), .tgid = tgid };
+	struct block block = { .time = bpf_ktime_get_ns(), .bytes = q.bytes, .tid = current_tid(task) };
+	if (!key.address) {
+		r->counters.skipped_period++;
+		return 0;
+	}
+	if (bpf_map_update_elem(&blocks, &key, &block, 0)) {
+		r->counters.lost_no_scratch++;
+		return 0;
+	}
+	struct occasion o = { .time = block.time, .weight = q.weight, .flags = flags };
+	if (sample(ctx, r, task, tgid, &o))
+		r->counters.samples++;
+	else
+		bpf_map_delete_elem(&blocks, &key);
 	return 0;
 }
 

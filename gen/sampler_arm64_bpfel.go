@@ -13,6 +13,30 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type SamplerBlock struct {
+	_      structs.HostLayout
+	Time   uint64
+	Bytes  uint64
+	Tid    uint32
+	Unused uint32
+}
+
+type SamplerBlockKey struct {
+	_       structs.HostLayout
+	Address uint64
+	Tgid    uint32
+	Unused  uint32
+}
+
+type SamplerBlockRequest struct {
+	_      structs.HostLayout
+	Sp     uint64
+	Time   uint64
+	Bytes  uint64
+	Weight uint64
+	To     uint64
+}
+
 type SamplerComparisonKind uint32
 
 const (
@@ -544,6 +568,8 @@ type SamplerWaitingRecord struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	SamplerMapBlockRequests      = "block_requests"
+	SamplerMapBlocks             = "blocks"
 	SamplerMapDeferredSamples    = "deferred_samples"
 	SamplerMapGoProcesses        = "go_processes"
 	SamplerMapKnownPrograms      = "known_programs"
@@ -559,16 +585,26 @@ const (
 	SamplerMapTimes              = "times"
 	SamplerMapWaitingRecords     = "waiting_records"
 	SamplerMapWantedCgroups      = "wanted_cgroups"
+	SamplerProgOnAllocated       = "on_allocated"
+	SamplerProgOnCalloc          = "on_calloc"
 	SamplerProgOnExec            = "on_exec"
 	SamplerProgOnFork            = "on_fork"
+	SamplerProgOnFree            = "on_free"
 	SamplerProgOnKprobe          = "on_kprobe"
+	SamplerProgOnMalloc          = "on_malloc"
+	SamplerProgOnMemalign        = "on_memalign"
 	SamplerProgOnPerfEvent       = "on_perf_event"
+	SamplerProgOnPosixMemalign   = "on_posix_memalign"
+	SamplerProgOnRealloc         = "on_realloc"
+	SamplerProgOnReallocarray    = "on_reallocarray"
 	SamplerProgOnSwitch          = "on_switch"
 	SamplerProgOnTracepoint      = "on_tracepoint"
 	SamplerProgOnUprobe          = "on_uprobe"
 	SamplerProgOnWaitingTask     = "on_waiting_task"
 	SamplerProgOnWaker           = "on_waker"
 	SamplerProgOnWaking          = "on_waking"
+	SamplerVarBlockKeyType       = "block_key_type"
+	SamplerVarBlockType          = "block_type"
 	SamplerVarComparisonKindType = "comparison_kind_type"
 	SamplerVarConditionCount     = "condition_count"
 	SamplerVarConditions         = "conditions"
@@ -655,22 +691,32 @@ type SamplerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerProgramSpecs struct {
-	OnExec        *ebpf.ProgramSpec `ebpf:"on_exec"`
-	OnFork        *ebpf.ProgramSpec `ebpf:"on_fork"`
-	OnKprobe      *ebpf.ProgramSpec `ebpf:"on_kprobe"`
-	OnPerfEvent   *ebpf.ProgramSpec `ebpf:"on_perf_event"`
-	OnSwitch      *ebpf.ProgramSpec `ebpf:"on_switch"`
-	OnTracepoint  *ebpf.ProgramSpec `ebpf:"on_tracepoint"`
-	OnUprobe      *ebpf.ProgramSpec `ebpf:"on_uprobe"`
-	OnWaitingTask *ebpf.ProgramSpec `ebpf:"on_waiting_task"`
-	OnWaker       *ebpf.ProgramSpec `ebpf:"on_waker"`
-	OnWaking      *ebpf.ProgramSpec `ebpf:"on_waking"`
+	OnAllocated     *ebpf.ProgramSpec `ebpf:"on_allocated"`
+	OnCalloc        *ebpf.ProgramSpec `ebpf:"on_calloc"`
+	OnExec          *ebpf.ProgramSpec `ebpf:"on_exec"`
+	OnFork          *ebpf.ProgramSpec `ebpf:"on_fork"`
+	OnFree          *ebpf.ProgramSpec `ebpf:"on_free"`
+	OnKprobe        *ebpf.ProgramSpec `ebpf:"on_kprobe"`
+	OnMalloc        *ebpf.ProgramSpec `ebpf:"on_malloc"`
+	OnMemalign      *ebpf.ProgramSpec `ebpf:"on_memalign"`
+	OnPerfEvent     *ebpf.ProgramSpec `ebpf:"on_perf_event"`
+	OnPosixMemalign *ebpf.ProgramSpec `ebpf:"on_posix_memalign"`
+	OnRealloc       *ebpf.ProgramSpec `ebpf:"on_realloc"`
+	OnReallocarray  *ebpf.ProgramSpec `ebpf:"on_reallocarray"`
+	OnSwitch        *ebpf.ProgramSpec `ebpf:"on_switch"`
+	OnTracepoint    *ebpf.ProgramSpec `ebpf:"on_tracepoint"`
+	OnUprobe        *ebpf.ProgramSpec `ebpf:"on_uprobe"`
+	OnWaitingTask   *ebpf.ProgramSpec `ebpf:"on_waiting_task"`
+	OnWaker         *ebpf.ProgramSpec `ebpf:"on_waker"`
+	OnWaking        *ebpf.ProgramSpec `ebpf:"on_waking"`
 }
 
 // SamplerMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerMapSpecs struct {
+	BlockRequests   *ebpf.MapSpec `ebpf:"block_requests"`
+	Blocks          *ebpf.MapSpec `ebpf:"blocks"`
 	DeferredSamples *ebpf.MapSpec `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.MapSpec `ebpf:"go_processes"`
 	KnownPrograms   *ebpf.MapSpec `ebpf:"known_programs"`
@@ -692,6 +738,8 @@ type SamplerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerVariableSpecs struct {
+	BlockKeyType       *ebpf.VariableSpec `ebpf:"block_key_type"`
+	BlockType          *ebpf.VariableSpec `ebpf:"block_type"`
 	ComparisonKindType *ebpf.VariableSpec `ebpf:"comparison_kind_type"`
 	ConditionCount     *ebpf.VariableSpec `ebpf:"condition_count"`
 	Conditions         *ebpf.VariableSpec `ebpf:"conditions"`
@@ -756,6 +804,8 @@ func (o *SamplerObjects) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerMaps struct {
+	BlockRequests   *ebpf.Map `ebpf:"block_requests"`
+	Blocks          *ebpf.Map `ebpf:"blocks"`
 	DeferredSamples *ebpf.Map `ebpf:"deferred_samples"`
 	GoProcesses     *ebpf.Map `ebpf:"go_processes"`
 	KnownPrograms   *ebpf.Map `ebpf:"known_programs"`
@@ -775,6 +825,8 @@ type SamplerMaps struct {
 
 func (m *SamplerMaps) Close() error {
 	return _SamplerClose(
+		m.BlockRequests,
+		m.Blocks,
 		m.DeferredSamples,
 		m.GoProcesses,
 		m.KnownPrograms,
@@ -797,6 +849,8 @@ func (m *SamplerMaps) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerVariables struct {
+	BlockKeyType       *ebpf.Variable `ebpf:"block_key_type"`
+	BlockType          *ebpf.Variable `ebpf:"block_type"`
 	ComparisonKindType *ebpf.Variable `ebpf:"comparison_kind_type"`
 	ConditionCount     *ebpf.Variable `ebpf:"condition_count"`
 	Conditions         *ebpf.Variable `ebpf:"conditions"`
@@ -845,24 +899,40 @@ type SamplerVariables struct {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerPrograms struct {
-	OnExec        *ebpf.Program `ebpf:"on_exec"`
-	OnFork        *ebpf.Program `ebpf:"on_fork"`
-	OnKprobe      *ebpf.Program `ebpf:"on_kprobe"`
-	OnPerfEvent   *ebpf.Program `ebpf:"on_perf_event"`
-	OnSwitch      *ebpf.Program `ebpf:"on_switch"`
-	OnTracepoint  *ebpf.Program `ebpf:"on_tracepoint"`
-	OnUprobe      *ebpf.Program `ebpf:"on_uprobe"`
-	OnWaitingTask *ebpf.Program `ebpf:"on_waiting_task"`
-	OnWaker       *ebpf.Program `ebpf:"on_waker"`
-	OnWaking      *ebpf.Program `ebpf:"on_waking"`
+	OnAllocated     *ebpf.Program `ebpf:"on_allocated"`
+	OnCalloc        *ebpf.Program `ebpf:"on_calloc"`
+	OnExec          *ebpf.Program `ebpf:"on_exec"`
+	OnFork          *ebpf.Program `ebpf:"on_fork"`
+	OnFree          *ebpf.Program `ebpf:"on_free"`
+	OnKprobe        *ebpf.Program `ebpf:"on_kprobe"`
+	OnMalloc        *ebpf.Program `ebpf:"on_malloc"`
+	OnMemalign      *ebpf.Program `ebpf:"on_memalign"`
+	OnPerfEvent     *ebpf.Program `ebpf:"on_perf_event"`
+	OnPosixMemalign *ebpf.Program `ebpf:"on_posix_memalign"`
+	OnRealloc       *ebpf.Program `ebpf:"on_realloc"`
+	OnReallocarray  *ebpf.Program `ebpf:"on_reallocarray"`
+	OnSwitch        *ebpf.Program `ebpf:"on_switch"`
+	OnTracepoint    *ebpf.Program `ebpf:"on_tracepoint"`
+	OnUprobe        *ebpf.Program `ebpf:"on_uprobe"`
+	OnWaitingTask   *ebpf.Program `ebpf:"on_waiting_task"`
+	OnWaker         *ebpf.Program `ebpf:"on_waker"`
+	OnWaking        *ebpf.Program `ebpf:"on_waking"`
 }
 
 func (p *SamplerPrograms) Close() error {
 	return _SamplerClose(
+		p.OnAllocated,
+		p.OnCalloc,
 		p.OnExec,
 		p.OnFork,
+		p.OnFree,
 		p.OnKprobe,
+		p.OnMalloc,
+		p.OnMemalign,
 		p.OnPerfEvent,
+		p.OnPosixMemalign,
+		p.OnRealloc,
+		p.OnReallocarray,
 		p.OnSwitch,
 		p.OnTracepoint,
 		p.OnUprobe,

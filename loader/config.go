@@ -66,7 +66,7 @@ type Config struct {
 	Filter Filter
 
 	// Also are further events to sample, MaxEvents with Event at most: Sample.Event tells
-	// which one a sample is of. OffCPU and Wall go with no other.
+	// which one a sample is of. OffCPU, Wall and Heap go with no other.
 	Also []Sampling
 
 	// MinOffCPU is the least duration of a sample of OffCPU; 0 means
@@ -115,6 +115,12 @@ func (c *Config) complete() error {
 	if err := first.complete(); err != nil {
 		return err
 	}
+	if first.Event.IsHeap() && len(first.Event.places) == 0 {
+		var err error
+		if first.Event, err = HeapOf(c.PIDs); err != nil {
+			return err
+		}
+	}
 	c.Event, c.Frequency, c.Period = first.Event, first.Frequency, first.Period
 	c.Also = slices.Clone(c.Also)
 	for i := range c.Also {
@@ -124,7 +130,7 @@ func (c *Config) complete() error {
 	}
 	if len(c.Also) > 0 {
 		for _, m := range c.samplings() {
-			if m.Event.hasOffCPU() {
+			if m.Event.hasOffCPU() || m.Event.IsHeap() {
 				return fmt.Errorf("event %s: it goes with no other", m.Event.Name)
 			}
 		}
@@ -134,6 +140,8 @@ func (c *Config) complete() error {
 		return errors.New("processes and threads exclude each other")
 	case len(c.CPUs) > 0 && c.Event.hasOffCPU():
 		return fmt.Errorf("event %s: it is on no CPU, and cannot be sampled on some", c.Event.Name)
+	case len(c.CPUs) > 0 && c.Event.IsHeap():
+		return fmt.Errorf("event %s: blocks are given back on any CPU, and cannot be sampled on some", c.Event.Name)
 	case c.Wakers && !c.Event.hasOffCPU():
 		return fmt.Errorf("event %s: it has no wakers", c.Event.Name)
 	case c.Wakers && !c.Kernel:

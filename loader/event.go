@@ -18,6 +18,7 @@ const (
 	UnitCount       Unit = iota // occurrences
 	UnitNanoseconds             // of CPU time, or of time off the CPU
 	UnitCycles                  // of the processor
+	UnitBytes                   // of memory
 )
 
 // Event is something that can be sampled. Make one with ParseEvent; the zero
@@ -31,9 +32,10 @@ type Event struct {
 	bits                     uint64 // of struct perf_event_attr, from modifiers
 	pmu                      bool   // it is of a source that sysfs lists
 	mostPrecise              bool   // as the machine can
+	heap                     bool   // it is Heap
 
 	arch     *procstate.Arch // of the code of a uprobe or kprobe
-	places   []place         // of a uprobe: where it is; of a kprobe: one, in the function
+	places   []place         // of a uprobe or Heap: where it is; of a kprobe: one, in the function
 	function string          // of a kprobe; empty for all others
 }
 
@@ -43,7 +45,7 @@ func (e Event) IsTracepoint() bool { return e.typ == unix.PERF_TYPE_TRACEPOINT }
 // IsUprobe reports whether the event is a place in a program or library: the
 // execution of an instruction, or the return of a function; or all places of a
 // static probe (USDT).
-func (e Event) IsUprobe() bool { return len(e.places) > 0 && !e.IsKprobe() }
+func (e Event) IsUprobe() bool { return len(e.places) > 0 && !e.IsKprobe() && !e.heap }
 
 // isStaticProbe reports whether the event is a static probe (USDT).
 func (e Event) isStaticProbe() bool { return e.IsUprobe() && strings.HasPrefix(e.Name, "usdt:") }
@@ -57,7 +59,7 @@ func (e Event) hasNumbers() bool { return e.IsTracepoint() || e.IsUprobe() || e.
 
 // isPoint reports whether a program is attached to the event that runs each
 // time it occurs, and itself counts to the period.
-func (e Event) isPoint() bool { return e.hasNumbers() || e.IsOffCPU() }
+func (e Event) isPoint() bool { return e.hasNumbers() || e.IsOffCPU() || e.heap }
 
 // IsTimer reports whether the event measures CPU time, so that a frequency is
 // a number of samples per second of it.
@@ -130,7 +132,7 @@ func (e *UnknownEventError) Error() string {
 
 // ParseEvent returns the event of a name: one of perf's general events, one of the
 // processor's counters as r01c2 or cpu/event=0xc2/, off-cpu,
-// wall, a tracepoint as subsystem:name, or a function of a program or library as
+// wall, heap, a tracepoint as subsystem:name, or a function of a program or library as
 // uprobe:FILE:FUNCTION or, when it returns, uretprobe:FILE:FUNCTION, or a static
 // probe (SystemTap's <sys/sdt.h>) as usdt:FILE:PROVIDER:NAME, or a function of the kernel as kprobe:FUNCTION,
 // kprobe:FUNCTION+BYTES or kretprobe:FUNCTION. FILE is
@@ -163,6 +165,9 @@ func ParseEventOf(name string, pids []int) (Event, error) {
 		if e.Name == name {
 			return e, nil
 		}
+	}
+	if name == Heap.Name {
+		return HeapOf(pids)
 	}
 	if i := max(strings.LastIndexByte(name, ':'), strings.LastIndexByte(name, '/')); i > 0 {
 		base := strings.TrimSuffix(name[:i+1], ":")
@@ -197,10 +202,10 @@ func generalEvent(name string) (e Event, ok bool, err error) {
 	return counterEvent(pmuDir, name)
 }
 
-// EventNames lists names that ParseEvent knows: off-cpu, wall, the general
+// EventNames lists names that ParseEvent knows: off-cpu, wall, heap, the general
 // events, those of caches, and the tracepoints where they can be looked up.
 func EventNames() []string {
-	names := []string{OffCPU.Name, Wall.Name}
+	names := []string{OffCPU.Name, Wall.Name, Heap.Name}
 	for _, events := range [][]Event{knownEvents, cacheEvents} {
 		for _, e := range events {
 			names = append(names, e.Name)

@@ -24,7 +24,7 @@ func (s *Session) load() error {
 		s.maps.Close()
 		s.cfg.Changes, s.mirrors = false, nil
 		for _, src := range s.sources {
-			src.prog, src.copies = nil, nil
+			src.prog, src.copies, src.heap = nil, nil, nil
 		}
 		err = s.loadAll()
 	}
@@ -49,6 +49,7 @@ func (s *Session) loadAll() error {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
 	}
+	s.sizeBlocks(spec)
 	cgroups := spec.Maps[gen.SamplerMapWantedCgroups]
 	cgroups.MaxEntries = uint32(max(1, len(s.cfg.Cgroups)))
 	for _, id := range s.cfg.Cgroups {
@@ -191,12 +192,23 @@ func (s *Session) loadPrograms(spec *ebpf.CollectionSpec) error {
 	if err := first.readings[0].put(spec); err != nil {
 		return err
 	}
+	if first.many != nil {
+		for _, name := range heapPrograms() {
+			spec.Programs[name].AttachType = ebpf.AttachTraceUprobeMulti
+		}
+	}
 	coll, err := s.loadCollection(spec, s.wantedPrograms()...)
 	if err != nil {
 		return err
 	}
 	defer coll.Close()
 	first.prog = coll.DetachProgram(first.programName())
+	if first.Event.IsHeap() {
+		first.heap = map[string]*ebpf.Program{}
+		for _, name := range heapPrograms() {
+			first.heap[name] = coll.DetachProgram(name)
+		}
+	}
 	for _, h := range offCPUHooks {
 		if prog := coll.DetachProgram(h.program); prog != nil {
 			s.hooks = append(s.hooks, hook{h.tracepoint, prog})
@@ -254,6 +266,7 @@ func (s *Session) loadCollection(spec *ebpf.CollectionSpec, names ...string) (*e
 			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
 			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
+			gen.SamplerMapBlockRequests: s.maps.BlockRequests, gen.SamplerMapBlocks: s.maps.Blocks,
 		},
 		Cache:    s.types,
 		Programs: ebpf.ProgramOptions{LogDisabled: s.cfg.Changes}, // which takes another attempt
@@ -279,6 +292,9 @@ func (s *Session) wantedPrograms() (names []string) {
 		if haveTaskStacks() { // otherwise threads are met at their first switch
 			names = append(names, gen.SamplerProgOnWaitingTask)
 		}
+	}
+	if s.Event().IsHeap() {
+		names = append(names, heapPrograms()...)
 	}
 	if s.cfg.NewPrograms {
 		names = append(names, gen.SamplerProgOnExec)

@@ -3,9 +3,11 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/gen"
@@ -53,8 +55,8 @@ func (m *Sampling) complete() error {
 	if m.Frequency == 0 && m.Period == 0 {
 		if e.HasDefaultFrequency() {
 			m.Frequency = DefaultFrequency
-		} else {
-			m.Period = 1
+		} else if m.Period = 1; e.IsHeap() {
+			m.Period = DefaultHeapPeriod
 		}
 	}
 	return nil
@@ -63,12 +65,15 @@ func (m *Sampling) complete() error {
 // source is one of the events of a Session, with the programs that it runs.
 type source struct {
 	Sampling
-	number   int             // among the events: Sample.Event
-	readings []reading       // how programs find numbers of the event
-	prog     *ebpf.Program   // the sampling program; nil for OffCPU
-	copies   []*ebpf.Program // of prog, one for each of readings but the first
-	cpus     *cpuEvents      // nil for tracepoints and probes
-	points   points          // of tracepoints and probes
+	number   int                      // among the events: Sample.Event
+	readings []reading                // how programs find numbers of the event
+	prog     *ebpf.Program            // the sampling program; nil for OffCPU
+	copies   []*ebpf.Program          // of prog, one for each of readings but the first
+	heap     map[string]*ebpf.Program // of Heap, by name
+	cpus     *cpuEvents               // nil for tracepoints and probes
+	points   points                   // of tracepoints and probes
+	many     []int                    // processes of Heap, where the kernel puts probes in many places at once
+	links    []link.Link              // of these
 }
 
 // open opens the event, without programs. Those of CPUs are on the wanted ones alone, where there are some.
@@ -79,7 +84,9 @@ func (s *source) open(online, pids, wanted []int) (err error) {
 		if fd, err = openTracepoint(s.Event, online[0]); err == nil {
 			s.points = points{{fd: fd}}
 		}
-	case s.Event.IsUprobe():
+	case s.Event.IsHeap() && canAttachMany(pids):
+		s.many = pids
+	case s.Event.IsUprobe(), s.Event.IsHeap():
 		s.points, err = openUprobes(s.Event, pids, online[0])
 	case s.Event.IsKprobe():
 		s.points, err = openKprobe(s.Event, online[0])
@@ -123,7 +130,7 @@ func (s *source) openCPUs(online []int) error {
 	return err
 }
 
-// programName is the name of the program that the event runs; "" for OffCPU.
+// programName is the name of the program that the event runs; "" for OffCPU and Heap.
 func (s *source) programName() string {
 	switch {
 	case s.Event.IsTracepoint():
@@ -132,7 +139,7 @@ func (s *source) programName() string {
 		return gen.SamplerProgOnUprobe
 	case s.Event.IsKprobe():
 		return gen.SamplerProgOnKprobe
-	case s.Event.IsOffCPU():
+	case s.Event.IsOffCPU(), s.Event.IsHeap():
 		return ""
 	}
 	return gen.SamplerProgOnPerfEvent
@@ -140,6 +147,9 @@ func (s *source) programName() string {
 
 // programs are those that were loaded.
 func (s *source) programs() []*ebpf.Program {
+	if s.heap != nil {
+		return slices.Collect(maps.Values(s.heap))
+	}
 	if s.prog == nil {
 		return s.copies
 	}
@@ -148,6 +158,9 @@ func (s *source) programs() []*ebpf.Program {
 
 // programAt is the sampling program for a place of the event.
 func (s *source) programAt(place int) *ebpf.Program {
+	if s.heap != nil {
+		return s.heap[s.Event.places[place].program]
+	}
 	if i := slices.Index(s.readings, s.readingAt(place)); i > 0 {
 		return s.copies[i-1]
 	}
@@ -158,6 +171,9 @@ func (s *source) programAt(place int) *ebpf.Program {
 func (s *source) start() error {
 	if s.cpus != nil {
 		return s.cpus.enable()
+	}
+	if s.many != nil {
+		return s.attachMany()
 	}
 	for _, p := range s.points {
 		if err := unix.IoctlSetInt(p.fd, unix.PERF_EVENT_IOC_SET_BPF, s.programAt(p.place).FD()); err != nil {
@@ -179,7 +195,7 @@ func (s *source) stopCPUs() error {
 
 // stopPoints ends that of a tracepoint or probe.
 func (s *source) stopPoints() error {
-	err := s.points.Close()
-	s.points = nil
+	err := errors.Join(s.points.Close(), closeLinks(s.links))
+	s.points, s.links = nil, nil
 	return err
 }

@@ -200,6 +200,9 @@ func isCode(im *procstate.Image, off uint64) bool {
 type place struct {
 	file   string // absolute path
 	offset uint64 // of the instruction in the file
+	// Of a function of an allocator:
+	program string // the program that runs there
+	config  uint64 // that says whether it is at its return
 	// Of a location of a static probe:
 	semaphore uint64 // offset in the file of the count of those who watch it; 0: it has none
 	pc        uint64 // link-time address of the instruction
@@ -216,7 +219,7 @@ func openUprobe(e Event, p place, pid, cpu int) (int, error) {
 	attr := unix.PerfEventAttr{
 		Type:   e.typ,
 		Size:   uint32(unsafe.Sizeof(unix.PerfEventAttr{})),
-		Config: e.config,
+		Config: e.config | p.config,
 		Sample: 1,
 		Bits:   unix.PerfBitDisabled,
 		Ext1:   uint64(uintptr(unsafe.Pointer(path))),

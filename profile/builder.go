@@ -207,6 +207,14 @@ func (b *Builder) AddAlong(p *Path, t Thread, stack []Loc, same int, truncated s
 	b.addAlong(p, t, stack, same, truncated, count, value, evenSquares(count, value))
 }
 
+// AddStack is Add for a stack that was added before, since Reset.
+func (b *Builder) AddStack(t Thread, s Stack, count, value int64) {
+	b.init()
+	if int(s.leaf) < b.stacks.count {
+		b.addNode(b.threads.number(&t), s.leaf, count, value, evenSquares(count, value))
+	}
+}
+
 func (b *Builder) addAlong(p *Path, t Thread, stack []Loc, same int, truncated string, count, value int64, squares float64) {
 	b.init()
 	b.addNode(b.threads.number(&t), b.stacks.leafOf(p, stack, same, b.root(truncated)), count, value, squares)

@@ -124,8 +124,15 @@ func (s *stacks) note(n, number uint32) (ok bool) {
 type Path struct {
 	tree  *[listChunk]word // the first of its chunks
 	root  uint32
+	leaf  uint32
 	nodes []uint32
 }
+
+// Stack is a stack that was added to a Builder, until Reset.
+type Stack struct{ leaf uint32 }
+
+// Stack returns the stack that was added with the path last: see Builder.AddStack.
+func (p *Path) Stack() Stack { return Stack{p.leaf} }
 
 // maxPath is the number of frames up to which a path is remembered.
 const maxPath = 1 << 12
@@ -185,6 +192,7 @@ func (s *stacks) leafOf(p *Path, stack []Loc, same int, root uint32) uint32 {
 			p.nodes = append(p.nodes, leaf)
 		}
 	}
+	p.leaf = leaf
 	return leaf
 }
 

@@ -45,6 +45,7 @@ type pipeline struct {
 	states     [numStates]profile.Loc // remarks that tell why a thread is off the CPU
 	state      int                    // where in stack that remark is
 	wakers     *wakers                // nil where they are not sampled
+	heap       *heap                  // nil where it is not what is sampled
 	notSampled profile.Loc
 	memos      [256]threadMemo // by the low bits of the thread's ID
 	other      []profile.Loc   // memory for stacks that have none
@@ -180,6 +181,9 @@ func (p *pipeline) add(s *loader.Sample) {
 	if s.Blocked != loader.NotBlocked {
 		p.stats.OffCPUNSByState[s.Blocked.String()] += s.Weight
 	}
+	if p.heap != nil {
+		s.Event = allocatedEvent
+	}
 	count := int64(0)
 	switch {
 	case s.Continued: // the stack is that of the sample before
@@ -202,6 +206,9 @@ func (p *pipeline) add(s *loader.Sample) {
 		thread.Comm = p.programOf(s)
 	}
 	p.sink.AddAlong(p.path, thread, p.stack, p.same, p.truncated, count, int64(s.Weight))
+	if p.heap != nil {
+		p.addBlock(s, thread)
+	}
 	if p.path == &p.otherPath {
 		p.other = p.stack
 	}

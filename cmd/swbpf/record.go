@@ -32,6 +32,7 @@ type recordOptions struct {
 	wall        bool
 	minOffCPU   durationValue
 	wakers      bool
+	heap        bool
 	labels      labelsValue
 	sampleCPU   bool
 	delay       delayValue
@@ -170,6 +171,7 @@ do not allow recording.`,
 	f.BoolVar(&o.wall, "wall", false, "record time on and off the CPU together: a thread's adds up to the time that passes")
 	f.Var(&o.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs); --wall adds them to the thread's next one")
 	f.BoolVar(&o.wakers, "wakers", false, "with --off-cpu or --wall: on top of what a thread waits in, also the stack of what woke it up")
+	f.BoolVar(&o.heap, "heap", false, "record where memory is allocated, and what of it is still held at the end, in place of an event; -c is in bytes (default 524288)")
 	f.Var(&o.labels, "label", "give all samples a label; may be repeated")
 	f.BoolVar(&o.sampleCPU, "sample-cpu", false, "label samples with the CPU that they were taken on")
 	f.VarP(&o.delay, "delay", "D", "sample only from this time after the start on: 1.5s, 500ms (perf: a number of ms)")
@@ -228,14 +230,23 @@ func (o *recordOptions) check(dash int) error {
 		return errors.New("--off-cpu excludes -e, -F and -c")
 	case o.wall && (o.event != "" || o.period != 0):
 		return errors.New("--wall excludes -e and -c")
+	case o.heap && (o.event != "" || o.frequency != 0 || o.offCPU || o.wall):
+		return errors.New("--heap excludes -e, -F, --off-cpu and --wall")
 	case o.frequency != 0 && o.period != 0:
 		return errFrequencyAndPeriod
+	case o.heap:
+		o.event = loader.Heap.Name
 	case o.offCPU:
 		o.event = loader.OffCPU.Name
 	case o.wall:
 		o.event = loader.Wall.Name
 	case o.event == "":
 		o.event = defaultEvent
+	}
+	if o.event == loader.Heap.Name {
+		if err := o.checkHeap(); err != nil {
+			return err
+		}
 	}
 	if o.statsDetail && o.stats == "" {
 		return errors.New("--stats-detail goes with --stats")

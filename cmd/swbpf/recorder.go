@@ -108,7 +108,7 @@ func (r *recorder) start(reads bool) error {
 			return err
 		}
 	}
-	first, err := o.sampling(pids)
+	first, err := o.firstSampling(pids)
 	if err != nil {
 		return err
 	}
@@ -158,6 +158,9 @@ func (r *recorder) start(reads bool) error {
 	}
 	if o.wakers {
 		r.wakers = newWakers(r.builder)
+	}
+	if event.IsHeap() {
+		r.heap = new(heap)
 	}
 	of := cfg.PIDs
 	if len(o.tids) > 0 {
@@ -376,6 +379,7 @@ func (r *recorder) poll(upTo uint64) error {
 	r.procs.Advance(upTo)
 	r.procs.Expire(upTo - uint64(keep))
 	r.modules.updateJIT(r.procs)
+	err = errors.Join(err, r.pruneHeap())
 	now := time.Now()
 	if now.Sub(r.forgotten) > forgetIdleEvery {
 		r.forgotten = now
@@ -403,6 +407,9 @@ func (r *recorder) closeFiles() {
 // finish completes the figures and names the profile.
 func (r *recorder) finish() (*profile.Profile, error) {
 	st, err := r.session.Stats()
+	if err == nil {
+		err = r.addHeld()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -410,8 +417,8 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.RecordingCPUSeconds = ownCPU() - r.cpu - s.NamingCPUSeconds
 	s.DurationSeconds = r.session.Duration().Seconds()
 	s.Event, s.FrequencyHz = r.session.Event().Name, r.session.Frequency()
-	if len(r.opt.also) > 0 {
-		s.countEvents(r.session.Samplings())
+	if samplings := r.samplings(); len(samplings) > 1 {
+		s.countEvents(samplings)
 	}
 	s.Weight = r.session.Samplings()[0].Weight.Name
 	s.Lost, s.LostByReason = st.Lost(), st.LostByReason()
@@ -476,7 +483,7 @@ func (r *recorder) release() {
 // forget lets go of what the profile was made of. The figures stay.
 func (r *recorder) forget() {
 	r.labels.close()
-	r.pipeline = &pipeline{stats: r.stats, labels: new(labeller)}
+	r.pipeline = &pipeline{stats: r.stats, labels: new(labeller), heap: r.heap}
 	r.images = nil
 }
 

@@ -30,7 +30,7 @@ func (r *recorder) meta() profile.Meta {
 		Kernel:   kernelRelease(),
 		Help:     maps.Clone(loader.LostHelp),
 	}
-	samplings := r.session.Samplings()
+	samplings := r.samplings()
 	first := describeEvent(&samplings[0])
 	m.Event, m.FrequencyHz, m.Value, m.Period, m.ByValue = first.Name, first.FrequencyHz, first.Value, first.Period, first.ByValue
 	m.Wall = event.IsWall()
@@ -57,6 +57,9 @@ func describeEvent(s *loader.Sampling) profile.Event {
 		e.ByValue = true
 	case s.Event.IsWall():
 		e.Value = profile.ValueType{Type: "wall", Unit: "nanoseconds"}
+		e.ByValue = true
+	case s.Event.IsHeap():
+		e.Value = profile.ValueType{Type: s.Event.Name, Unit: "bytes"}
 		e.ByValue = true
 	case s.Weight.Name != "":
 		e.Value = profile.ValueType{Type: s.Weight.Name, Unit: s.Weight.Unit}
@@ -87,7 +90,7 @@ func kernelRelease() string {
 // printSummary says at the end what was recorded and how to see it.
 func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) {
 	s := &r.stats
-	samplings := r.session.Samplings()
+	samplings := r.samplings()
 	took := fmt.Sprintf("in %.1f s, %s", s.DurationSeconds, plural(s.Processes, "process"))
 	if len(samplings) > 1 {
 		fmt.Fprintf(w, "%s %s\n", plural(s.Samples, "sample"), took)
@@ -132,6 +135,9 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	} else {
 		fmt.Fprintln(w, "lost: none")
 	}
+	if r.heap != nil {
+		printHeap(w, r.heap, r.session.Period())
+	}
 	for i, one := range p.Events() {
 		printTop(w, r, i, &samplings[i], one)
 	}
@@ -165,7 +171,7 @@ func printTop(w io.Writer, r *recorder, number int, m *loader.Sampling, p *profi
 	if len(list) == 0 || whole == 0 {
 		return
 	}
-	if len(r.opt.also) > 0 {
+	if len(r.samplings()) > 1 {
 		title += ", " + event.Name
 	}
 	if r.parts != nil {

@@ -1,0 +1,330 @@
+package loader
+
+import (
+	"bytes"
+	"cmp"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/procstate"
+)
+
+// DefaultHeapPeriod is how many bytes of what allocators hand out there are to a sample of Heap, unless a Config
+// has another number: as heap profilers of Go, jemalloc and tcmalloc have it.
+const DefaultHeapPeriod = 512 << 10
+
+// Blocks that are sampled and may be held at a time, at most: all of them, or where they are one of many.
+const (
+	maxBlocks   = 1 << 20
+	maxBlocksOf = 1 << 17
+	manyBytes   = 64 << 10 // from this period on they are
+)
+
+// allocator is a function of an allocator, by what it does with its arguments: a program of the kernel side.
+type allocator string
+
+// allocators are the functions by which programs get and give back memory, by their names.
+var allocators = map[string]allocator{
+	"malloc": gen.SamplerProgOnMalloc, "valloc": gen.SamplerProgOnMalloc, "pvalloc": gen.SamplerProgOnMalloc,
+	"calloc": gen.SamplerProgOnCalloc, "realloc": gen.SamplerProgOnRealloc, "reallocarray": gen.SamplerProgOnReallocarray,
+	"memalign": gen.SamplerProgOnMemalign, "aligned_alloc": gen.SamplerProgOnMemalign, "posix_memalign": gen.SamplerProgOnPosixMemalign,
+	"free": gen.SamplerProgOnFree, "cfree": gen.SamplerProgOnFree,
+	// jemalloc's own, as Rust's programs call them
+	"mallocx": gen.SamplerProgOnMalloc, "rallocx": gen.SamplerProgOnRealloc, "dallocx": gen.SamplerProgOnFree, "sdallocx": gen.SamplerProgOnFree,
+}
+
+// allocatorPrefixes are put before these names by who links jemalloc into a program.
+var allocatorPrefixes = [][]byte{[]byte("je_"), []byte("_rjem_")}
+
+// Mangled names of C++'s operators new and delete begin so, of 64 bits.
+var (
+	newOperators    = [][]byte{[]byte("_Znwm"), []byte("_Znam")}
+	deleteOperators = [][]byte{[]byte("_ZdlPv"), []byte("_ZdaPv")}
+)
+
+// allocatorOf returns what a function is by its name, "" if it is no allocator's.
+func allocatorOf(name []byte) allocator {
+	begins := func(prefix []byte) bool { return bytes.HasPrefix(name, prefix) }
+	switch {
+	case slices.ContainsFunc(newOperators, begins):
+		return gen.SamplerProgOnMalloc
+	case slices.ContainsFunc(deleteOperators, begins):
+		return gen.SamplerProgOnFree
+	}
+	for _, prefix := range allocatorPrefixes {
+		name = bytes.TrimPrefix(name, prefix)
+	}
+	return allocators[string(name)]
+}
+
+// heapPrograms are the programs of the kernel side for Heap.
+func heapPrograms() (names []string) {
+	for _, a := range allocators {
+		names = append(names, string(a))
+	}
+	slices.Sort(names)
+	return append(slices.Compact(names), gen.SamplerProgOnAllocated)
+}
+
+// Heap is the event of blocks of memory that allocators hand out: malloc and its like, of the C library, jemalloc,
+// tcmalloc and others, operator new of C++ where it is an allocator's own. A sample is taken where one in so many
+// bytes is handed out (Sampling.Period, DefaultHeapPeriod); its Weight is the bytes that it stands for, its stack
+// that of who called the allocator. Session.Blocks tells which blocks have not been given back. ParseEvent knows it by
+// its name; HeapOf returns it for processes and programs.
+//
+// What programs of 32 bits, and runtimes that do not use C's allocators, as Go's and Java's, have in their heaps is
+// not seen.
+var Heap = Event{Name: "heap", Unit: UnitBytes, heap: true} // read only
+
+// IsHeap reports whether the event is Heap.
+func (e Event) IsHeap() bool { return e.heap }
+
+// HeapOf returns Heap for the allocators of some processes, by their IDs, or of all that run, and of programs that
+// are to be started, by names as a shell has them. Allocators in libraries that come later are seen
+// where they are the machine's usual ones.
+func HeapOf(pids []int, programs ...string) (Event, error) {
+	e := Heap
+	typ, onReturn, err := probeConfig("uprobe", true)
+	if err != nil {
+		return Event{}, fmt.Errorf("event %s: %w", e.Name, err)
+	}
+	e.typ = typ
+	var failed error
+	for _, path := range allocatorFiles(pids, programs) {
+		places, err := e.placesIn(path, findAllocator)
+		if err != nil {
+			if failed == nil {
+				failed = err
+			}
+			continue
+		}
+		for _, p := range places {
+			e.places = append(e.places, p)
+			if p.program != gen.SamplerProgOnFree {
+				p.program, p.config = gen.SamplerProgOnAllocated, onReturn
+				e.places = append(e.places, p)
+			}
+		}
+	}
+	if len(e.places) == 0 {
+		if failed == nil {
+			failed = errNoAllocator
+		}
+		return Event{}, fmt.Errorf("event %s: no allocator is found: %w", e.Name, failed)
+	}
+	return e, nil
+}
+
+var errNoAllocator = errors.New("no file that is run defines malloc and free")
+
+// findAllocator finds the functions of the allocator in a file.
+func findAllocator(im *procstate.Image, places []place) ([]place, error) {
+	at := map[uint64]string{}
+	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		program := allocatorOf(s.Name)
+		if s.Type != elf.STT_FUNC || s.Value == 0 || program == "" {
+			return true
+		}
+		if offset, ok := im.OffsetOfVaddr(s.Value, 1); ok && isCode(im, offset) {
+			at[offset] = string(program)
+		}
+		return true
+	})
+	var hasMalloc, hasFree bool
+	for offset, program := range at {
+		hasMalloc = hasMalloc || program == gen.SamplerProgOnMalloc
+		hasFree = hasFree || program == gen.SamplerProgOnFree
+		places = append(places, place{offset: offset, program: program})
+	}
+	if !hasMalloc || !hasFree || im.Arch().AddressWidth != 8 {
+		return nil, errNoAllocator
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.offset, b.offset) })
+	return places, nil
+}
+
+// allocatorLibraries are libraries that programs may load, by the names of files without what follows ".so".
+var allocatorLibraries = []string{"libc", "libjemalloc", "libtcmalloc", "libtcmalloc_minimal", "libmimalloc"}
+
+// isAllocatorLibrary reports whether the file of a library may have an allocator, by its name.
+func isAllocatorLibrary(file string) bool {
+	return isCalled(file, "libc") || strings.HasPrefix(file, "ld-musl-") || strings.HasPrefix(file, "libc.musl-") ||
+		strings.Contains(file, "malloc") && strings.Contains(file, ".so")
+}
+
+// allocatorFiles returns the files, each once, that may have the allocators of some processes, or of all, and of
+// programs.
+func allocatorFiles(pids []int, programs []string) (paths []string) {
+	if len(pids) == 0 {
+		for _, name := range allocatorLibraries {
+			if path, err := resolveBinary(name); err == nil {
+				paths = append(paths, path)
+			}
+		}
+		for _, name := range programs {
+			if path, err := exec.LookPath(name); err == nil {
+				paths = append(paths, path)
+			}
+		}
+	}
+	if len(pids) == 0 && len(programs) == 0 {
+		pids = runningProcesses()
+	}
+	seen := map[string]bool{} // by what identifies the file of a mapping
+	for _, pid := range pids {
+		paths = append(paths, mappedAllocators(pid, seen)...)
+	}
+	var files []os.FileInfo
+	return slices.DeleteFunc(paths, func(path string) bool {
+		fi, err := os.Stat(path)
+		if err != nil || !fi.Mode().IsRegular() || slices.ContainsFunc(files, func(other os.FileInfo) bool { return os.SameFile(fi, other) }) {
+			return true
+		}
+		files = append(files, fi)
+		return false
+	})
+}
+
+// runningProcesses returns the IDs of all processes.
+func runningProcesses() (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		var pid int
+		if _, err := fmt.Sscanf(filepath.Base(dir), "%d", &pid); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// mappedAllocators returns the files, by paths of ours, that a process has mapped and that may have its allocator: its
+// program and libraries. Files that were seen before are left out.
+func mappedAllocators(pid int, seen map[string]bool) (paths []string) {
+	proc := fmt.Sprintf("/proc/%d", pid)
+	mapped, err := procstate.ReadMaps(proc+"/maps", true)
+	if err != nil {
+		return nil
+	}
+	program, _ := os.Readlink(proc + "/exe")
+	root := proc + "/root"
+	if seesOurFiles(proc) {
+		root = ""
+	}
+	for _, m := range mapped {
+		path := strings.TrimSuffix(m.Path, " (deleted)")
+		file := fmt.Sprint(m.Major, m.Minor, m.Inode, path)
+		if !filepath.IsAbs(path) || m.Path != program && !isAllocatorLibrary(filepath.Base(path)) || seen[file] {
+			continue
+		}
+		seen[file] = true
+		paths = append(paths, mappedFile(fmt.Sprintf("%s/map_files/%x-%x", proc, m.Start, m.End), path, root+path))
+	}
+	return paths
+}
+
+// canAttachMany reports whether the kernel puts probes in many places at once (Linux 6.6), and does that
+// for some processes alone, with all their threads, if these are asked for (6.11). Probes one by one take a tenth of
+// a second each to be taken away.
+func canAttachMany(pids []int) bool {
+	return features.HaveBPFLinkUprobeMulti() == nil && (slices.Equal(pids, []int{-1}) || kernelSince(6, 11))
+}
+
+// attachMany has the programs of Heap run in all places.
+func (s *source) attachMany() error {
+	type hook struct{ file, program string }
+	offsets := map[hook][]uint64{}
+	for _, p := range s.Event.places {
+		h := hook{p.file, p.program}
+		offsets[h] = append(offsets[h], p.offset)
+	}
+	for h, at := range offsets {
+		ex, err := link.OpenExecutable(h.file)
+		if err != nil {
+			return fmt.Errorf("attach to %s: %w", h.file, err)
+		}
+		attach := ex.UprobeMulti
+		if h.program == gen.SamplerProgOnAllocated {
+			attach = ex.UretprobeMulti
+		}
+		for _, pid := range s.many {
+			l, err := attach(nil, s.heap[h.program], &link.UprobeMultiOptions{Addresses: at, PID: uint32(max(0, pid))})
+			if errors.Is(err, os.ErrNotExist) {
+				continue // it has ended
+			}
+			if err != nil {
+				return fmt.Errorf("attach to %s: %w", h.file, err)
+			}
+			s.links = append(s.links, l)
+		}
+	}
+	return nil
+}
+
+// closeLinks closes links all at once, as the kernel waits for each.
+func closeLinks(links []link.Link) error {
+	errs := make([]error, len(links))
+	var closed sync.WaitGroup
+	for i, l := range links {
+		closed.Go(func() { errs[i] = l.Close() })
+	}
+	closed.Wait()
+	return errors.Join(errs...)
+}
+
+// sizeBlocks gives the tables of blocks their sizes.
+func (s *Session) sizeBlocks(spec *ebpf.CollectionSpec) {
+	blocks := spec.Maps[gen.SamplerMapBlocks]
+	switch first := s.first(); {
+	case !first.Event.IsHeap():
+		spec.Maps[gen.SamplerMapBlockRequests].MaxEntries = 1
+	case first.Period < manyBytes:
+		blocks.MaxEntries = maxBlocks
+	default:
+		blocks.MaxEntries = maxBlocksOf
+	}
+}
+
+// Block is a block of memory that was handed out, and not given back.
+type Block struct {
+	PID     int32
+	TID     int32  // of the thread that got it: Sample.TID
+	Time    uint64 // when: Sample.Time
+	Address uint64
+	Bytes   uint64 // that were asked for
+}
+
+// Blocks calls fn for the blocks of samples of Heap that have not been given back, in no order, as of when the Session
+// stopped, if it has; those of processes that have ended are among them.
+func (s *Session) Blocks(fn func(*Block)) error {
+	if s.maps.Blocks == nil || !s.Event().IsHeap() {
+		return errNotOpen
+	}
+	const batch = 1 << 12
+	keys, values := make([]gen.SamplerBlockKey, batch), make([]gen.SamplerBlock, batch)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := s.maps.Blocks.BatchLookup(&cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read blocks of memory: %w", err)
+		}
+		for i := range n {
+			k, v := &keys[i], &values[i]
+			fn(&Block{PID: int32(k.Tgid), TID: int32(v.Tid), Time: v.Time, Address: k.Address, Bytes: v.Bytes})
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
