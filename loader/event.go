@@ -47,6 +47,11 @@ func (e Event) IsTracepoint() bool { return e.typ == unix.PERF_TYPE_TRACEPOINT }
 // static probe (USDT).
 func (e Event) IsUprobe() bool { return len(e.places) > 0 && !e.IsKprobe() && !e.heap }
 
+// IsReturn reports whether samples are of where a function of a program or library has returned to.
+func (e Event) IsReturn() bool {
+	return e.heap || e.IsUprobe() && strings.HasPrefix(e.Name, "uretprobe:")
+}
+
 // isStaticProbe reports whether the event is a static probe (USDT).
 func (e Event) isStaticProbe() bool { return e.IsUprobe() && strings.HasPrefix(e.Name, "usdt:") }
 

@@ -46,6 +46,7 @@ type pipeline struct {
 	state      int                    // where in stack that remark is
 	wakers     *wakers                // nil where they are not sampled
 	heap       *heap                  // nil where it is not what is sampled
+	atReturn   [loader.MaxEvents]bool // by event: whether it is where a function has returned to, the end of a call
 	notSampled profile.Loc
 	memos      [256]threadMemo // by the low bits of the thread's ID
 	other      []profile.Loc   // memory for stacks that have none
@@ -303,6 +304,9 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	p.stats.UnwindNS += uint64(time.Since(start))
 	p.stats.Frames += uint64(len(pcs))
 	inner := pcs[:len(pcs)-same]
+	if len(inner) > 0 && p.atReturn[s.Event%loader.MaxEvents] {
+		inner[0].Addr--
+	}
 	p.stack, p.same, p.path = m.user[:same], same, &m.path
 	for _, pc := range slices.Backward(inner) {
 		p.stack = p.modules.appendUser(p.stack, wp, pc)

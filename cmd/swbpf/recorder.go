@@ -161,6 +161,11 @@ func (r *recorder) start(reads bool) error {
 	}
 	if event.IsHeap() {
 		r.heap = new(heap)
+		r.atReturn[allocatedEvent] = true
+	}
+	r.atReturn[0] = event.IsReturn()
+	for i, m := range cfg.Also {
+		r.atReturn[1+i] = m.Event.IsReturn()
 	}
 	of := cfg.PIDs
 	if len(o.tids) > 0 {
