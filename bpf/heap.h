@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Blocks of memory that a process's allocator hands out. One is sampled each
- * point_period bytes: where it is asked for that is noted of the thread, and where it
+ * Blocks of memory that a process's allocator hands out. Some are sampled: where it is asked for that is noted of the thread, and where it
  * is handed out the sample is taken and the block is entered in a table, which it leaves
  * when it is given back. So what is in the table at the end is what is still held; user
  * space tells which samples these are by their threads and times.
@@ -12,13 +11,18 @@
 #include "config.h"
 #include "task.h"
 
+enum heap_limits { DISTANCES = 1024 }; /* a power of 2 */
+
+/* Bytes from one that is sampled to the next, each as likely as the others: set by the loader. */
+const volatile u64 block_distances[DISTANCES] = {};
+
 /* What a thread has asked its allocator for, and not got yet. */
 struct block_request {
 	u64 sp;     /* at the allocator's entry */
 	u64 time;   /* CLOCK_MONOTONIC, ns */
 	u64 bytes;
-	u64 weight; /* bytes that the sample will stand for */
 	u64 to;     /* address at which the allocator leaves the block's; 0: it returns that */
+	u64 drawn;  /* whether the block is to be sampled */
 };
 
 /* By the thread's number in the first PID namespace. */
@@ -36,50 +40,57 @@ struct {
 	MAP_TYPE(value, struct block);
 } blocks SEC(".maps");
 
+/* No allocator has a block of so many bytes. */
+#define TOO_MANY_BYTES (1ull << 48)
+
 /* After so long a request is taken for one that came to nothing, as by an exception. */
 enum { REQUEST_TIME = 1000 * 1000 * 1000 };
 
 /*
- * Whether the current thread is in an allocator already: allocators that call others
+ * Whether the thread is in an allocator already: allocators that call others
  * count once.
  */
-INLINE bool is_within_request(u32 pid, u64 sp)
+INLINE bool is_within_request(u32 pid, const struct block_request *q)
 {
-	struct block_request *q = bpf_map_lookup_elem(&block_requests, &pid);
+	struct block_request *before = bpf_map_lookup_elem(&block_requests, &pid);
 
-	return q && sp < q->sp && bpf_ktime_get_ns() - q->time < REQUEST_TIME;
+	return before && q->sp < before->sp && q->time - before->time < REQUEST_TIME;
 }
 
-/* Whether a block of so many bytes is sampled, and how many that stands for. Samples are
- * not evenly spaced, so as not to fall into step with what the program does. */
-INLINE bool draw_block(struct counters *n, u64 bytes, u64 *weight)
+/*
+ * Whether a block of so many bytes is sampled: where one of them is. The bytes from one that is to the
+ * next are drawn as if each had the same chance.
+ */
+INLINE bool draw_block(struct counters *n, u64 bytes)
 {
-	u64 *sum = &n->weights[0], *next = &n->weights[1]; /* of events; there is one */
+	u64 *left = &n->weights[0], *has_begun = &n->weights[1]; /* of events; there is one */
 
-	*sum += bytes;
-	if (*sum < *next) {
+	if (!*has_begun) {
+		*has_begun = 1;
+		*left = block_distances[bpf_get_prandom_u32() % DISTANCES];
+	}
+	if (bytes < *left) {
+		*left -= bytes;
 		n->skipped_period++;
 		return false;
 	}
-	*weight = *sum;
-	*sum = 0;
-	*next = point_period / 2 + ((bpf_get_prandom_u32() & 0xffffffff) * point_period >> 32);
+	*left = block_distances[bpf_get_prandom_u32() % DISTANCES];
 	return true;
 }
 
 /* The allocator is asked for a block. */
 INLINE void note_request(struct counters *n, u32 pid, u64 sp, u64 bytes, u64 to)
 {
-	struct block_request q = { .sp = sp, .bytes = bytes, .to = to };
+	struct block_request q = { .sp = sp, .time = bpf_ktime_get_ns(), .bytes = bytes, .to = to };
 
-	if (is_within_request(pid, sp) || !draw_block(n, bytes, &q.weight))
+	if (bytes >= TOO_MANY_BYTES || is_within_request(pid, &q))
 		return;
-	q.time = bpf_ktime_get_ns();
-	if (bpf_map_update_elem(&block_requests, &pid, &q, 0))
+	q.drawn = draw_block(n, bytes);
+	if (bpf_map_update_elem(&block_requests, &pid, &q, 0) && q.drawn)
 		n->lost_no_scratch++;
 }
 
-/* The request to which an allocator returns in the current thread. */
+/* The request that is to be sampled to which an allocator returns in the current thread. */
 INLINE bool take_request(u32 pid, u64 sp, struct block_request *q)
 {
 	struct block_request *noted = bpf_map_lookup_elem(&block_requests, &pid);
@@ -88,7 +99,7 @@ INLINE bool take_request(u32 pid, u64 sp, struct block_request *q)
 		return false;
 	*q = *noted;
 	bpf_map_delete_elem(&block_requests, &pid);
-	return true;
+	return q->drawn;
 }
 
 /* The block that an allocator hands out, by what it returns; 0 when it has none. */

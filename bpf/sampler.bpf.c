@@ -28,6 +28,7 @@ enum stack_end_kind stack_end_kind_type __attribute__((unused));
 enum comparison_kind comparison_kind_type __attribute__((unused));
 enum off_cpu_state off_cpu_state_type __attribute__((unused));
 enum limits limits_type __attribute__((unused));
+enum heap_limits heap_limits_type __attribute__((unused));
 const struct block_key *block_key_type __attribute__((unused));
 const struct block *block_type __attribute__((unused));
 const struct off_cpu_end *off_cpu_end_type __attribute__((unused));
@@ -457,14 +458,6 @@ int on_realloc(struct user_regs *ctx)
 	return on_request(ctx, second_argument_of(*ctx), 0);
 }
 
-/* reallocarray(block, count, bytes) */
-SEC("uprobe")
-int on_reallocarray(struct user_regs *ctx)
-{
-	on_return_of(first_argument_of(*ctx));
-	return on_request(ctx, second_argument_of(*ctx) * third_argument_of(*ctx), 0);
-}
-
 /* free(block) */
 SEC("uprobe")
 int on_free(struct user_regs *ctx)
@@ -495,7 +488,7 @@ int on_allocated(struct user_regs *ctx)
 		r->counters.lost_no_scratch++;
 		return 0;
 	}
-	struct occasion o = { .time = block.time, .weight = q.weight, .flags = flags };
+	struct occasion o = { .time = block.time, .weight = q.bytes, .flags = flags };
 	if (sample(ctx, r, task, tgid, &o))
 		r->counters.samples++;
 	else

@@ -29,12 +29,12 @@ type SamplerBlockKey struct {
 }
 
 type SamplerBlockRequest struct {
-	_      structs.HostLayout
-	Sp     uint64
-	Time   uint64
-	Bytes  uint64
-	Weight uint64
-	To     uint64
+	_     structs.HostLayout
+	Sp    uint64
+	Time  uint64
+	Bytes uint64
+	To    uint64
+	Drawn uint64
 }
 
 type SamplerComparisonKind uint32
@@ -248,6 +248,12 @@ type SamplerGoProcess struct {
 	Unused    [2]uint16
 	_         [4]byte
 }
+
+type SamplerHeapLimits uint32
+
+const (
+	SamplerHeapLimitsDISTANCES SamplerHeapLimits = 1024
+)
 
 type SamplerKernelRegs struct {
 	_       structs.HostLayout
@@ -596,13 +602,13 @@ const (
 	SamplerProgOnPerfEvent       = "on_perf_event"
 	SamplerProgOnPosixMemalign   = "on_posix_memalign"
 	SamplerProgOnRealloc         = "on_realloc"
-	SamplerProgOnReallocarray    = "on_reallocarray"
 	SamplerProgOnSwitch          = "on_switch"
 	SamplerProgOnTracepoint      = "on_tracepoint"
 	SamplerProgOnUprobe          = "on_uprobe"
 	SamplerProgOnWaitingTask     = "on_waiting_task"
 	SamplerProgOnWaker           = "on_waker"
 	SamplerProgOnWaking          = "on_waking"
+	SamplerVarBlockDistances     = "block_distances"
 	SamplerVarBlockKeyType       = "block_key_type"
 	SamplerVarBlockType          = "block_type"
 	SamplerVarComparisonKindType = "comparison_kind_type"
@@ -618,6 +624,7 @@ const (
 	SamplerVarFollowChildren     = "follow_children"
 	SamplerVarHaveSwitchState    = "have_switch_state"
 	SamplerVarHaveTaskPtRegs     = "have_task_pt_regs"
+	SamplerVarHeapLimitsType     = "heap_limits_type"
 	SamplerVarKernelRegsType     = "kernel_regs_type"
 	SamplerVarKernelStacksType   = "kernel_stacks_type"
 	SamplerVarLimitsType         = "limits_type"
@@ -702,7 +709,6 @@ type SamplerProgramSpecs struct {
 	OnPerfEvent     *ebpf.ProgramSpec `ebpf:"on_perf_event"`
 	OnPosixMemalign *ebpf.ProgramSpec `ebpf:"on_posix_memalign"`
 	OnRealloc       *ebpf.ProgramSpec `ebpf:"on_realloc"`
-	OnReallocarray  *ebpf.ProgramSpec `ebpf:"on_reallocarray"`
 	OnSwitch        *ebpf.ProgramSpec `ebpf:"on_switch"`
 	OnTracepoint    *ebpf.ProgramSpec `ebpf:"on_tracepoint"`
 	OnUprobe        *ebpf.ProgramSpec `ebpf:"on_uprobe"`
@@ -738,6 +744,7 @@ type SamplerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerVariableSpecs struct {
+	BlockDistances     *ebpf.VariableSpec `ebpf:"block_distances"`
 	BlockKeyType       *ebpf.VariableSpec `ebpf:"block_key_type"`
 	BlockType          *ebpf.VariableSpec `ebpf:"block_type"`
 	ComparisonKindType *ebpf.VariableSpec `ebpf:"comparison_kind_type"`
@@ -753,6 +760,7 @@ type SamplerVariableSpecs struct {
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
+	HeapLimitsType     *ebpf.VariableSpec `ebpf:"heap_limits_type"`
 	KernelRegsType     *ebpf.VariableSpec `ebpf:"kernel_regs_type"`
 	KernelStacksType   *ebpf.VariableSpec `ebpf:"kernel_stacks_type"`
 	LimitsType         *ebpf.VariableSpec `ebpf:"limits_type"`
@@ -849,6 +857,7 @@ func (m *SamplerMaps) Close() error {
 //
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerVariables struct {
+	BlockDistances     *ebpf.Variable `ebpf:"block_distances"`
 	BlockKeyType       *ebpf.Variable `ebpf:"block_key_type"`
 	BlockType          *ebpf.Variable `ebpf:"block_type"`
 	ComparisonKindType *ebpf.Variable `ebpf:"comparison_kind_type"`
@@ -864,6 +873,7 @@ type SamplerVariables struct {
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`
 	HaveSwitchState    *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.Variable `ebpf:"have_task_pt_regs"`
+	HeapLimitsType     *ebpf.Variable `ebpf:"heap_limits_type"`
 	KernelRegsType     *ebpf.Variable `ebpf:"kernel_regs_type"`
 	KernelStacksType   *ebpf.Variable `ebpf:"kernel_stacks_type"`
 	LimitsType         *ebpf.Variable `ebpf:"limits_type"`
@@ -910,7 +920,6 @@ type SamplerPrograms struct {
 	OnPerfEvent     *ebpf.Program `ebpf:"on_perf_event"`
 	OnPosixMemalign *ebpf.Program `ebpf:"on_posix_memalign"`
 	OnRealloc       *ebpf.Program `ebpf:"on_realloc"`
-	OnReallocarray  *ebpf.Program `ebpf:"on_reallocarray"`
 	OnSwitch        *ebpf.Program `ebpf:"on_switch"`
 	OnTracepoint    *ebpf.Program `ebpf:"on_tracepoint"`
 	OnUprobe        *ebpf.Program `ebpf:"on_uprobe"`
@@ -932,7 +941,6 @@ func (p *SamplerPrograms) Close() error {
 		p.OnPerfEvent,
 		p.OnPosixMemalign,
 		p.OnRealloc,
-		p.OnReallocarray,
 		p.OnSwitch,
 		p.OnTracepoint,
 		p.OnUprobe,

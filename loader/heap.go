@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,7 +39,7 @@ type allocator string
 // allocators are the functions by which programs get and give back memory, by their names.
 var allocators = map[string]allocator{
 	"malloc": gen.SamplerProgOnMalloc, "valloc": gen.SamplerProgOnMalloc, "pvalloc": gen.SamplerProgOnMalloc,
-	"calloc": gen.SamplerProgOnCalloc, "realloc": gen.SamplerProgOnRealloc, "reallocarray": gen.SamplerProgOnReallocarray,
+	"calloc": gen.SamplerProgOnCalloc, "realloc": gen.SamplerProgOnRealloc, // which reallocarray calls
 	"memalign": gen.SamplerProgOnMemalign, "aligned_alloc": gen.SamplerProgOnMemalign, "posix_memalign": gen.SamplerProgOnPosixMemalign,
 	"free": gen.SamplerProgOnFree, "cfree": gen.SamplerProgOnFree,
 	// jemalloc's own, as Rust's programs call them
@@ -238,7 +239,11 @@ func mappedAllocators(pid int, seen map[string]bool) (paths []string) {
 // for some processes alone, with all their threads, if these are asked for (6.11). Probes one by one take a tenth of
 // a second each to be taken away.
 func canAttachMany(pids []int) bool {
-	return features.HaveBPFLinkUprobeMulti() == nil && (slices.Equal(pids, []int{-1}) || kernelSince(6, 11))
+	minor := 11
+	if slices.Equal(pids, []int{-1}) {
+		minor = 6
+	}
+	return kernelSince(6, minor) && features.HaveBPFLinkUprobeMulti() == nil
 }
 
 // attachMany has the programs of Heap run in all places.
@@ -283,8 +288,30 @@ func closeLinks(links []link.Link) error {
 	return errors.Join(errs...)
 }
 
-// sizeBlocks gives the tables of blocks their sizes.
-func (s *Session) sizeBlocks(spec *ebpf.CollectionSpec) {
+// distances are those from one byte that is sampled to the next, each as likely as the others, for one in so many
+// bytes on average: quantiles of the exponential distribution, so that each byte has nearly the same chance. They are 0
+// where every block is sampled.
+func distances(period uint64) []uint64 {
+	all := make([]uint64, gen.SamplerHeapLimitsDISTANCES)
+	for i := range all {
+		if period > 1 {
+			all[i] = uint64(math.Round(-math.Log((float64(i)+0.5)/float64(len(all))) * float64(period)))
+		}
+	}
+	return all
+}
+
+// standsFor is how many bytes the sample of a block stands for that has so many, by the chance that one of them is
+// sampled.
+func standsFor(bytes, period uint64) uint64 {
+	if period <= 1 || bytes == 0 {
+		return bytes
+	}
+	return uint64(math.Round(float64(bytes) / -math.Expm1(-float64(bytes)/float64(period))))
+}
+
+// prepareBlocks gives the tables of blocks their sizes, and the programs what they draw.
+func (s *Session) prepareBlocks(spec *ebpf.CollectionSpec) error {
 	blocks := spec.Maps[gen.SamplerMapBlocks]
 	switch first := s.first(); {
 	case !first.Event.IsHeap():
@@ -294,6 +321,7 @@ func (s *Session) sizeBlocks(spec *ebpf.CollectionSpec) {
 	default:
 		blocks.MaxEntries = maxBlocksOf
 	}
+	return spec.Variables[gen.SamplerVarBlockDistances].Set(distances(s.first().Period))
 }
 
 // Block is a block of memory that was handed out, and not given back.

@@ -49,7 +49,9 @@ func (s *Session) loadAll() error {
 		spec.Maps[gen.SamplerMapTimes].MaxEntries = 1
 		spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
 	}
-	s.sizeBlocks(spec)
+	if err := s.prepareBlocks(spec); err != nil {
+		return err
+	}
 	cgroups := spec.Maps[gen.SamplerMapWantedCgroups]
 	cgroups.MaxEntries = uint32(max(1, len(s.cfg.Cgroups)))
 	for _, id := range s.cfg.Cgroups {

@@ -372,6 +372,9 @@ func (s *Session) readRings(upTo uint64, fn func(*Sample) error) error {
 		if s.kernel != nil {
 			s.kernel.complete(&s.sample)
 		}
+		if s.Event().IsHeap() {
+			s.sample.Weight = standsFor(s.sample.Weight, s.Period())
+		}
 		return fn(&s.sample)
 	})
 }

@@ -6,13 +6,20 @@ import (
 	"testing"
 )
 
+const release58 = "5.8.0-test"
+
+// swbpf58 is the command, for which the kernel is Linux 5.8.
+func swbpf58(t *testing.T) string {
+	t.Helper()
+	return build(t, "swbpf58", "go", "build", "-ldflags", "-X github.com/swbpf/swbpf/loader.assumedRelease="+release58, "-o", "OUT", ".")
+}
+
 // With no more than Linux 5.8 has, recordings are the same: the kernel says that
 // it is one, and nothing newer is used.
 func TestRecordAsOnLinux58(t *testing.T) {
-	const release = "5.8.0-test"
-	program := build(t, "swbpf58", "go", "build", "-ldflags", "-X github.com/swbpf/swbpf/loader.assumedRelease="+release, "-o", "OUT", ".")
+	program := swbpf58(t)
 	out, err := exec.Command(program, "doctor").CombinedOutput()
-	if !strings.Contains(string(out), release) {
+	if !strings.Contains(string(out), release58) {
 		t.Fatalf("it takes the kernel for another one: %v\n%s", err, out)
 	}
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
