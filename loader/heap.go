@@ -269,7 +269,7 @@ func (s *source) attachMany() error {
 				continue // it has ended
 			}
 			if err != nil {
-				return fmt.Errorf("attach to %s: %w", h.file, err)
+				return diagnose(err, "attach to "+h.file)
 			}
 			s.links = append(s.links, l)
 		}

@@ -55,6 +55,36 @@ func TestAddSeenAllocatesNothing(t *testing.T) {
 	}
 }
 
+// A stack that was added before is added again, in another thread and as of another event too.
+func TestAddStack(t *testing.T) {
+	folded := func(add func(b *Builder, p *Path, t Thread, stack []Loc, truncated string, value int64)) string {
+		b := new(Builder)
+		m := b.Module(Module{Path: "/bin/a"})
+		var p Path
+		for i, truncated := range []string{"", "stack-cut", ""} {
+			b.AddAlong(&p, Thread{PID: 1}, []Loc{{m, 1}, {m, uint64(2 + i)}}, 0, truncated, 1, 5)
+			add(b, &p, Thread{PID: 1, Event: 1}, []Loc{{m, 1}, {m, uint64(2 + i)}}, truncated, 7)
+			add(b, &p, Thread{PID: 2, TID: 3}, []Loc{{m, 1}, {m, uint64(2 + i)}}, truncated, 9)
+		}
+		var out bytes.Buffer
+		for _, p := range b.Finish(Meta{ByValue: true, Also: []Event{{Name: "other", ByValue: true}}}, nil).Events() {
+			if err := p.WriteFolded(&out); err != nil {
+				t.Error(err)
+			}
+		}
+		return out.String()
+	}
+	again := folded(func(b *Builder, p *Path, t Thread, _ []Loc, _ string, value int64) {
+		b.AddStack(t, p.Stack(), 1, value)
+	})
+	anew := folded(func(b *Builder, p *Path, t Thread, stack []Loc, truncated string, value int64) {
+		b.AddAlong(new(Path), t, stack, 0, truncated, 1, value)
+	})
+	if again != anew || strings.Count(again, "\n") != 6 {
+		t.Errorf("%s\nwant %s", again, anew)
+	}
+}
+
 // TestReset checks that a Builder that was reset counts as a new one, along paths
 // from before, too, and keeps its modules' numbers.
 func TestReset(t *testing.T) {

@@ -105,6 +105,30 @@ func TestTopRecursive(t *testing.T) {
 	}
 }
 
+// Stacks are told by their innermost functions, inlined ones too, and without markers.
+func TestTopStacks(t *testing.T) {
+	b := NewBuilder()
+	m := b.Module(Module{Path: "a"})
+	syms := symbols{{m, 1}: {{Function: "main"}}, {m, 2}: {{Function: "inlined"}, {Function: "f"}}, {m, 3}: {{Function: "alloc"}}}
+	b.Add(Thread{}, []Loc{{m, 3}, {m, 2}, {m, 1}}, "", 1, 100)
+	b.Add(Thread{TID: 1}, []Loc{{m, 3}, {m, 2}, {m, 2}, {m, 1}}, "stack-cut", 1, 10)
+	b.Add(Thread{}, []Loc{b.Marker("[mark]"), {m, 3}, {m, 1}}, "", 2, 200)
+	p := b.Finish(Meta{ByValue: true}, syms)
+	for _, c := range []struct {
+		n, functions int
+		want         []TopStack
+	}{
+		{9, 3, []TopStack{{[]string{"alloc", "main"}, 200}, {[]string{"alloc", "inlined", "f"}, 110}}},
+		{1, 1, []TopStack{{[]string{"alloc"}, 310}}},
+		{0, 3, nil},
+	} {
+		got := p.TopStacks(c.n, c.functions)
+		if !slices.EqualFunc(got, c.want, func(a, b TopStack) bool { return a.Value == b.Value && slices.Equal(a.Functions, b.Functions) }) {
+			t.Errorf("TopStacks(%d, %d) = %v, want %v", c.n, c.functions, got, c.want)
+		}
+	}
+}
+
 func TestShare(t *testing.T) {
 	for _, test := range []struct {
 		n, total int64

@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // TopEntry is a function and what ran in it.
@@ -80,4 +81,40 @@ func (p *Profile) top(n int, userOnly bool) []TopEntry {
 		top = top[:n]
 	}
 	return top
+}
+
+// TopStack is the inner end of stacks, and what they come to.
+type TopStack struct {
+	Functions []string // innermost first
+	Value     int64    // samples, or Meta.Value if Meta.ByValue is set
+}
+
+// TopStacks returns the n inner ends of stacks, of so many functions at most, that come to most, most first: where the
+// innermost functions are the same few for all, as those that allocate memory. Markers are left out.
+func (p *Profile) TopStacks(n, functions int) []TopStack {
+	byEnd := map[string]int64{}
+	var stack []uint32
+	var end []string
+	for i := range p.samples {
+		stack, end = p.withoutWaker(p.stack(stack[:0], p.samples[i].node)), end[:0]
+		for _, id := range stack {
+			if p.locations[id].module == noModule {
+				continue
+			}
+			for _, ln := range p.locations[id].lines {
+				end = append(end, p.functions[ln.function].name)
+			}
+		}
+		byEnd[strings.Join(end[:min(len(end), functions)], "\x00")] += p.weight(&p.samples[i].tally)
+	}
+	top := make([]TopStack, 0, len(byEnd))
+	for end, value := range byEnd {
+		if end != "" && value > 0 {
+			top = append(top, TopStack{strings.Split(end, "\x00"), value})
+		}
+	}
+	slices.SortFunc(top, func(x, y TopStack) int {
+		return cmp.Or(cmp.Compare(y.Value, x.Value), slices.Compare(x.Functions, y.Functions))
+	})
+	return top[:min(len(top), n)]
 }

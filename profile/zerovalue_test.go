@@ -23,6 +23,7 @@ func TestZeroBuilder(t *testing.T) {
 		b.Add(th, []Loc{{m, 16}, {m, 32}}, "", 1, 10)
 		b.AddAlong(&p, th, []Loc{{m, 48}, {m, 32}}, 0, "", 1, 10)
 		b.AddAlong(&p, th, []Loc{{m, 64}, {m, 32}}, 1, "stack-cut", 2, 20)
+		b.AddStack(th, p.Stack(), 1, 10)
 		var out bytes.Buffer
 		if err := b.Finish(Meta{}, nil).WriteFolded(&out); err != nil {
 			t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
@@ -145,6 +146,24 @@ func (r *recorder) samplings() []loader.Sampling {
 		all = append(all, of)
 	}
 	return all
+}
+
+// What is shown of the stacks that hold, or have allocated, most memory: how many, and how many functions of each.
+const (
+	shownStacks    = 5
+	shownFunctions = 5
+)
+
+// printHeapStacks lists the stacks that come to most of an event of the heap.
+func printHeapStacks(w io.Writer, event string, p *profile.Profile) {
+	stacks := p.TopStacks(shownStacks, shownFunctions)
+	if len(stacks) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "%s by (each function is called by the next):\n", event)
+	for _, s := range stacks {
+		fmt.Fprintf(w, "  %5.1f %% %10s  %s\n", percent(uint64(s.Value), uint64(p.Value)), amount(s.Value, "bytes"), printable(strings.Join(s.Functions, " < ")))
+	}
 }
 
 // printHeap says how much memory was handed out, and how much of it is still held.

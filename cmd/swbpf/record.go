@@ -89,6 +89,15 @@ or writing to a pipe; or with [woken by an interrupt], of a timer, a disk or a
 network. Of a thread that is not recorded that is its kernel part. What a
 network's interrupt is put off to is the thread's that it then runs in.
 
+--heap records where memory is allocated (malloc and its like, of the C library,
+jemalloc, tcmalloc and others; operator new of C++), and tells what of it is
+still held at the end, or was by a process that has ended at its end. One byte
+in 524,288 is sampled, or in as many as -c says; with -c 1 it is every block.
+Each call of an allocator costs the program one to several microseconds. What
+programs take from the kernel themselves is not seen, as the heaps of Go and
+Java and, unless PYTHONMALLOC=malloc is in its environment, Python's small
+objects.
+
 Several -e, or one with commas as perf has them, are recorded together. -F, -c,
 --weight and --filter are for the -e before them, and -F and -c before the first
 for all; with one -e their order does not matter. A file of pprof or perf has
@@ -136,6 +145,7 @@ do not allow recording.`,
   swbpf record --off-cpu -p 4711 -d 10 -o off.html        where a process waits, and how long
   swbpf record --off-cpu --wakers -d 10 -o off.html       ... and who ends that
   swbpf record --wall --label build=42 -- ./request.sh    where a request's time goes
+  swbpf record --heap -p 4711 -d 60 -o heap.html          who allocates memory and keeps it
   swbpf record -e sched:sched_switch -c 100 -d 2          every 100th switch on a CPU
   swbpf record -e uprobe:libc:malloc -p 4711 -d 10        who calls a function
   swbpf record -e kprobe:tcp_retransmit_skb -d 60         ... of the kernel

@@ -77,7 +77,10 @@ func TestRecordHeap(t *testing.T) {
 	if r.stats.Lost != 0 || r.stats.Complete != r.stats.Samples || !strings.Contains(r.stderr, "\nheld at the end: 1.3 MiB in about 702 blocks, of 6.5 MiB that were allocated\n") {
 		t.Errorf("lost %d, complete %d of %d\n%s", r.stats.Lost, r.stats.Complete, r.stats.Samples, r.stderr)
 	}
-	for _, want := range []string{"top functions, held (self, with callees):\n   61.7 %  61.7 %  posix_aligned\n", "top functions, allocated "} {
+	for _, want := range []string{
+		"\nheld by (each function is called by the next):\n   61.7 %  800.0 KiB  posix_aligned < main < __libc_start_call_main < ",
+		"\nallocated by (each function is called by the next):\n   29.3 %    1.9 MiB  grow < main < ", " %    1.9 MiB  grow_array < main < ",
+	} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("%q is not told:\n%s", want, r.stderr)
 		}

@@ -92,7 +92,11 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	s := &r.stats
 	samplings := r.samplings()
 	took := fmt.Sprintf("in %.1f s, %s", s.DurationSeconds, plural(s.Processes, "process"))
-	if len(samplings) > 1 {
+	switch {
+	case r.heap != nil:
+		fmt.Fprintf(w, "%s of %s %s\n", plural(s.Samples, "sample"), s.Event, took)
+		samplings = nil
+	case len(samplings) > 1:
 		fmt.Fprintf(w, "%s %s\n", plural(s.Samples, "sample"), took)
 	}
 	for i, m := range samplings {
@@ -117,6 +121,8 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	case s.Samples > 0 || s.Lost > 0:
 	case !r.hasBegun():
 		fmt.Fprintln(w, "  (the recording ended within --delay)")
+	case r.heap != nil:
+		fmt.Fprintln(w, "  (nothing was allocated, or by no allocator that is known, or too little for a sample: -c 1 takes every block)")
 	case s.FrequencyHz > 0:
 		fmt.Fprintln(w, "  (nothing ran at the moments of sampling: -F makes more of them, --wall records waiting too)")
 	case e.IsUprobe() && s.LeftOut == 0:
@@ -139,7 +145,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		printHeap(w, r.heap, r.session.Period())
 	}
 	for i, one := range p.Events() {
-		printTop(w, r, i, &samplings[i], one)
+		printTop(w, r, i, &r.samplings()[i], one)
 	}
 	printNotes(w, p.Meta.Notes)
 	if r.parts != nil {
@@ -162,6 +168,10 @@ func printTop(w io.Writer, r *recorder, number int, m *loader.Sampling, p *profi
 		top, title, what = p.TopUser, "top functions of user space", "(with the kernel, with callees)"
 	}
 	value := r.value[number]
+	if event.IsHeap() {
+		printHeapStacks(w, event.Name, p)
+		return
+	}
 	if byTime {
 		printStates(w, value, &r.stats, event.IsWall())
 	} else if m.Weight.Name != "" {
@@ -302,6 +312,8 @@ func amount(n int64, unit string) string {
 		return fmt.Sprintf("%.3g ms", float64(n)/1e6)
 	case unit == "nanoseconds":
 		return fmt.Sprintf("%.2f s", float64(n)/1e9)
+	case unit == "bytes" && n >= 10<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 	case unit == "bytes" && n >= 1<<20:
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 	case unit == "bytes" && n >= 1<<10:
