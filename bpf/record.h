@@ -180,7 +180,7 @@ struct counters {
 	u64 ring_bytes;  /* put in the ring */
 	u64 lost_ring_full;  /* no room in the ring */
 	u64 lost_nested;     /* another sample was being taken on this CPU */
-	u64 lost_no_scratch; /* too many threads off the CPU */
+	u64 lost_no_scratch; /* too many threads off the CPU, or blocks of memory held */
 	u64 lost_foreign;    /* task outside of the loader's PID namespace */
 	u64 lost_deferred;   /* put off (deferred.h) and not taken yet */
 	u64 lost_number;     /* their weight, or what a filter asks for, could not be read */

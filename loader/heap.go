@@ -295,7 +295,7 @@ func distances(period uint64) []uint64 {
 	all := make([]uint64, gen.SamplerHeapLimitsDISTANCES)
 	for i := range all {
 		if period > 1 {
-			all[i] = uint64(math.Round(-math.Log((float64(i)+0.5)/float64(len(all))) * float64(period)))
+			all[i] = uint64(math.Ceil(-math.Log((float64(i)+0.5)/float64(len(all))) * float64(period)))
 		}
 	}
 	return all

@@ -21,6 +21,9 @@ const (
 // off-CPU time.
 const minTimes = 1 << 13
 
+// minBlocks is how many blocks of memory there is room for at least, where the event is Heap.
+const minBlocks = 1 << 14
+
 // memoryLimit is how much memory our cgroup allows, in bytes; 0: no limit is known.
 func memoryLimit() uint64 {
 	list, err := os.ReadFile("/proc/self/cgroup")
@@ -42,7 +45,7 @@ func (s *Session) fitMemory(spec *ebpf.CollectionSpec, limit uint64) error {
 	if s.hasOffCPU() {
 		beside = besideOffCPUMaps
 	}
-	times, lengths, rings := spec.Maps[gen.SamplerMapTimes], spec.Maps[gen.SamplerMapLengths], spec.Maps[gen.SamplerMapRings]
+	times, lengths, rings, blocks := spec.Maps[gen.SamplerMapTimes], spec.Maps[gen.SamplerMapLengths], spec.Maps[gen.SamplerMapRings], spec.Maps[gen.SamplerMapBlocks]
 	for {
 		rings.ValueSize = uint32(s.ringValueBytes())
 		need := beside
@@ -56,6 +59,8 @@ func (s *Session) fitMemory(spec *ebpf.CollectionSpec, limit uint64) error {
 		case moreTimes && (!moreRings || mapBytes(times) > mapBytes(rings)):
 			times.MaxEntries /= 2
 			lengths.MaxEntries = times.MaxEntries / 2
+		case blocks.MaxEntries/2 >= minBlocks && (!moreRings || mapBytes(blocks) > mapBytes(rings)):
+			blocks.MaxEntries /= 2
 		case moreRings:
 			s.cpuRing /= 2
 		default:

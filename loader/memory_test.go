@@ -23,10 +23,16 @@ func TestFitMemory(t *testing.T) {
 		{"off-cpu", 1 << 30, false, true},
 		{"off-cpu", 128 << 20, true, true},
 		{"off-cpu", 80 << 20, true, false},
+		{"heap", 1 << 30, false, true},
+		{"heap", 128 << 20, true, true},
+		{"heap", 40 << 20, true, false},
 	} {
-		event, err := ParseEvent(test.event)
-		if err != nil {
-			t.Fatal(err)
+		event := Heap
+		if test.event != Heap.Name {
+			var err error
+			if event, err = ParseEvent(test.event); err != nil {
+				t.Fatal(err)
+			}
 		}
 		spec, err := gen.LoadSampler()
 		if err != nil {
@@ -39,13 +45,17 @@ func TestFitMemory(t *testing.T) {
 			times.MaxEntries = 1
 			spec.Maps[gen.SamplerMapLengths].MaxEntries = 1
 		}
-		threads := times.MaxEntries
+		if err := s.prepareBlocks(spec); err != nil {
+			t.Fatal(err)
+		}
+		threads, blocks := times.MaxEntries, spec.Maps[gen.SamplerMapBlocks]
+		held := blocks.MaxEntries
 		err = s.fitMemory(spec, test.limit)
 		var missing *MissingError
 		if fits := err == nil; fits != test.fits || !fits && !errors.As(err, &missing) {
 			t.Errorf("%s, %d MiB: %v", test.event, test.limit>>20, err)
 		}
-		if shrunk := s.cpuRing < 8<<20 || times.MaxEntries < threads; shrunk != test.shrunk {
+		if shrunk := s.cpuRing < 8<<20 || times.MaxEntries < threads || blocks.MaxEntries < held; shrunk != test.shrunk {
 			t.Errorf("%s, %d MiB: rings of %d bytes, times of %d threads", test.event, test.limit>>20, s.cpuRing, times.MaxEntries)
 		}
 		all := uint64(0)
@@ -55,7 +65,7 @@ func TestFitMemory(t *testing.T) {
 		if err == nil && test.limit > 0 && all+besideMaps > test.limit {
 			t.Errorf("%s, %d MiB: maps take %d bytes", test.event, test.limit>>20, all)
 		}
-		if s.cpuRing < minCPURing || event.hasOffCPU() && times.MaxEntries < minTimes {
+		if s.cpuRing < minCPURing || event.hasOffCPU() && times.MaxEntries < minTimes || event.IsHeap() && blocks.MaxEntries < minBlocks {
 			t.Errorf("%s, %d MiB: rings of %d bytes, times of %d threads are too small", test.event, test.limit>>20, s.cpuRing, times.MaxEntries)
 		}
 	}

@@ -10,7 +10,7 @@ type Stats struct {
 
 	LostRingFull  uint64 // no room in the ring
 	LostNested    uint64 // came while another sample was being taken
-	LostNoScratch uint64 // too many threads off the CPU
+	LostNoScratch uint64 // too many threads off the CPU, or blocks of memory held
 	LostForeign   uint64 // task that this PID namespace does not contain
 	LostDeferred  uint64 // in a thread that the kernel has not gone back to from a uprobe
 	LostNumber    uint64 // static probes of which a number is in memory that could not be read
@@ -71,7 +71,7 @@ func (s *Stats) LostByReason() map[string]uint64 {
 var LostHelp = map[string]string{
 	"ring_full":  "they came faster than they were read; sample more rarely, or fewer processes",
 	"nested":     "they came while another sample was being taken on that CPU",
-	"no_scratch": "of too many threads off the CPU",
+	"no_scratch": "of too many threads off the CPU, or too many blocks of memory that are held",
 	"foreign":    "processes outside of this PID namespace; record on the host, or share its namespace (--pid=host)",
 	"deferred":   "in threads that the kernel had not gone back to from a uprobe",
 	"number":     "their --weight, or what --filter asks for, is in memory that was not there to be read at the probe",

@@ -1,0 +1,130 @@
+package loader
+
+import (
+	"errors"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/procstate"
+)
+
+func TestAllocatorOf(t *testing.T) {
+	for name, want := range map[string]string{
+		"malloc": gen.SamplerProgOnMalloc, "valloc": gen.SamplerProgOnMalloc, "calloc": gen.SamplerProgOnCalloc, "realloc": gen.SamplerProgOnRealloc,
+		"aligned_alloc": gen.SamplerProgOnMemalign, "posix_memalign": gen.SamplerProgOnPosixMemalign, "free": gen.SamplerProgOnFree,
+		"je_malloc": gen.SamplerProgOnMalloc, "_rjem_sdallocx": gen.SamplerProgOnFree, "_rjem_rallocx": gen.SamplerProgOnRealloc,
+		"_Znwm": gen.SamplerProgOnMalloc, "_ZnamSt11align_val_tRKSt9nothrow_t": gen.SamplerProgOnMalloc, "_ZdlPvm": gen.SamplerProgOnFree,
+		"reallocarray": "", "malloc_usable_size": "", "freeaddrinfo": "", "_Znwj": "", "xmalloc": "", "": "",
+	} {
+		if got := allocatorOf([]byte(name)); string(got) != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+// The C library's allocator is found where it is, each function once, and none in a program without.
+func TestFindAllocator(t *testing.T) {
+	find := func(path string) ([]place, error) {
+		var places []place
+		err := withImage("heap", path, func(im *procstate.Image) (err error) {
+			places, err = findAllocator(im, nil)
+			return err
+		})
+		return places, err
+	}
+	path, err := resolveBinary("libc")
+	if err != nil {
+		t.Skip(err)
+	}
+	places, err := find(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byProgram := map[string]int{}
+	for i, p := range places {
+		byProgram[p.program]++
+		if i > 0 && p.offset <= places[i-1].offset {
+			t.Errorf("%#x comes after %#x", p.offset, places[i-1].offset)
+		}
+	}
+	for _, program := range []string{gen.SamplerProgOnMalloc, gen.SamplerProgOnCalloc, gen.SamplerProgOnRealloc, gen.SamplerProgOnMemalign, gen.SamplerProgOnPosixMemalign, gen.SamplerProgOnFree} {
+		if byProgram[program] == 0 {
+			t.Errorf("%s has no place of %s: %v", path, program, byProgram)
+		}
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if places, err := find(exe); !errors.Is(err, errNoAllocator) {
+		t.Errorf("%s: %v, %v", exe, places, err)
+	}
+}
+
+// By the distances that are drawn each byte is sampled as often as is asked for, and samples of blocks
+// of any size come to what was allocated.
+func TestDistances(t *testing.T) {
+	for _, period := range []uint64{2, 100, 20000, DefaultHeapPeriod} {
+		all := distances(period)
+		sum := 0.0
+		for _, d := range all {
+			sum += float64(d)
+		}
+		want := -1 / math.Expm1(-1/float64(period)) // of the geometric distribution
+		if mean := sum / float64(len(all)); math.Abs(mean-want) > 0.002*want {
+			t.Errorf("one in %d: %f on average, want %f", period, mean, want)
+		}
+		// A block is sampled where a distance that begins with its first byte ends in it.
+		for _, bytes := range []uint64{period / 10, period / 2, period, 3 * period} {
+			sampled := 0
+			for _, d := range all {
+				if d <= bytes {
+					sampled++
+				}
+			}
+			got := float64(sampled) / float64(len(all)) * float64(standsFor(bytes, period))
+			if period >= 100 && math.Abs(got-float64(bytes)) > 0.02*float64(bytes) {
+				t.Errorf("one in %d: blocks of %d bytes come to %f", period, bytes, got)
+			}
+		}
+	}
+	for _, d := range distances(1) {
+		if d != 0 {
+			t.Fatalf("every block is sampled, but for %d bytes", d)
+		}
+	}
+	for _, c := range []struct{ bytes, period, want uint64 }{{0, 1, 0}, {0, 1000, 0}, {7, 1, 7}, {1, 1000, 1001}, {1 << 40, 1000, 1 << 40}, {1, DefaultHeapPeriod, DefaultHeapPeriod + 1}} {
+		if got := standsFor(c.bytes, c.period); got != c.want {
+			t.Errorf("a block of %d bytes, one in %d sampled, stands for %d, want %d", c.bytes, c.period, got, c.want)
+		}
+	}
+}
+
+func TestHeapConfig(t *testing.T) {
+	for _, c := range []Config{
+		{Event: Heap, CPUs: []int{0}},
+		{Event: Heap, Frequency: 99},
+		{Event: Heap, Also: []Sampling{{Event: cpuClock}}},
+		{Event: cpuClock, Also: []Sampling{{Event: Heap}}},
+	} {
+		if _, err := Open(c); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+	if err := new(Session).Blocks(func(*Block) { t.Error("a block") }); err == nil {
+		t.Error("a Session that is not open has blocks")
+	}
+	if _, err := HeapOf([]int{1 << 22}); !errors.Is(err, errNoAllocator) {
+		t.Errorf("of a process that cannot be: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		testenv.Lacks(t, "uprobes need root")
+	}
+	e, err := ParseEvent(Heap.Name)
+	if err != nil || !e.IsHeap() || e.IsUprobe() || len(e.places) == 0 {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
