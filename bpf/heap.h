@@ -2,13 +2,13 @@
 /*
  * Blocks of memory that a process's allocator hands out. Some are sampled: where it is asked for that is noted of the thread, and where it
  * is handed out the sample is taken and the block is entered in a table, which it leaves
- * when it is given back. So what is in the table at the end is what is still held; user
- * space tells which samples these are by their threads and times.
+ * when it is given back; user space is told of that. What is in the table at the end is
+ * what is still held. Samples are known by their threads and times.
  */
 #ifndef SWBPF_HEAP_H
 #define SWBPF_HEAP_H
 
-#include "config.h"
+#include "ring.h"
 #include "task.h"
 
 enum heap_limits { DISTANCES = 1024 }; /* a power of 2 */
@@ -114,13 +114,18 @@ INLINE u64 block_of(const struct block_request *q, u64 returned)
 	return address;
 }
 
-/* A block is given back. */
-INLINE void forget_block(struct task_struct *task, u64 address)
+/* A block is given back. Tells so if it was sampled. */
+INLINE void forget_block(struct cpu_ring *r, struct task_struct *task, u64 address)
 {
 	struct block_key key = { .address = address, .tgid = current_tgid(task) };
+	struct block *b = address ? bpf_map_lookup_elem(&blocks, &key) : NULL;
 
-	if (address && bpf_map_lookup_elem(&blocks, &key))
-		bpf_map_delete_elem(&blocks, &key);
+	if (!b)
+		return;
+	struct block_end end = { .time = bpf_ktime_get_ns(), .size = sizeof(end), .tid = b->tid, .start = b->time };
+	bpf_map_delete_elem(&blocks, &key);
+	if (!put_record(r, &end, sizeof(end)))
+		r->counters.lost_block_ends++;
 }
 
 #endif

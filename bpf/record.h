@@ -13,7 +13,7 @@
  * With off-CPU time such a record tells where a thread left the CPU, or with
  * OFF_CPU_WAKER what wakes one up. Two other records, known by their lengths, are
  * struct off_cpu_end, when it runs again, and struct unsampled, for time of which
- * there is no sample.
+ * there is no sample. With blocks of memory there is struct block_end besides.
  *
  * All is in the byte order of the machine and nothing more: its length is what it
  * needs. The Go side is generated from this file (package gen); a test
@@ -123,6 +123,14 @@ struct off_cpu_end {
 	u64 dropped;  /* whether it was shorter than asked for */
 };
 
+/* A block of memory is given back. */
+struct block_end {
+	u64 time;  /* CLOCK_MONOTONIC, ns */
+	u32 size;  /* of the record */
+	u32 tid;   /* as in the sample of when it was handed out */
+	u64 start; /* time of that sample */
+};
+
 /* Time of a thread on or off the CPU of which there is no sample. */
 struct unsampled {
 	u64 time; /* CLOCK_MONOTONIC, ns */
@@ -196,6 +204,7 @@ struct counters {
 	u64 exited;           /* samples with USER_EXITED */
 	u64 unsampled_time;   /* ns off the CPU in skipped_rate */
 	u64 lost_wakers;      /* samples with OFF_CPU_WAKER for which there was no room */
+	u64 lost_block_ends;  /* blocks given back, without room for the record */
 	u64 missed_switches;  /* back to a thread, that were not reported */
 
 	u64 started;      /* when the session was */
@@ -252,8 +261,7 @@ struct block_key {
 
 /* ...and the sample that was taken when it was handed out. */
 struct block {
-	u64 time;  /* CLOCK_MONOTONIC, ns */
-	u64 bytes; /* asked for */
+	u64 time; /* CLOCK_MONOTONIC, ns */
 	u32 tid, unused;
 };
 

@@ -29,8 +29,7 @@ enum comparison_kind comparison_kind_type __attribute__((unused));
 enum off_cpu_state off_cpu_state_type __attribute__((unused));
 enum limits limits_type __attribute__((unused));
 enum heap_limits heap_limits_type __attribute__((unused));
-const struct block_key *block_key_type __attribute__((unused));
-const struct block *block_type __attribute__((unused));
+const struct block_end *block_end_type __attribute__((unused));
 const struct off_cpu_end *off_cpu_end_type __attribute__((unused));
 const struct unsampled *unsampled_type __attribute__((unused));
 const struct cpu_ring *cpu_ring_type __attribute__((unused));
@@ -418,7 +417,7 @@ INLINE int on_return_of(u64 address)
 	struct cpu_ring *r = this_cpu_ring();
 
 	if (r && !r->over)
-		forget_block(current_task(), address);
+		forget_block(r, current_task(), address);
 	return 0;
 }
 
@@ -479,7 +478,7 @@ int on_allocated(struct user_regs *ctx)
 	    !is_wanted(&r->counters, task, &tgid, &flags))
 		return 0;
 	struct block_key key = { .address = block_of(&q, result_of(*ctx)), .tgid = tgid };
-	struct block block = { .time = bpf_ktime_get_ns(), .bytes = q.bytes, .tid = current_tid(task) };
+	struct block block = { .time = bpf_ktime_get_ns(), .tid = current_tid(task) };
 	if (!key.address) {
 		r->counters.skipped_period++;
 		return 0;

@@ -16,9 +16,16 @@ import (
 type SamplerBlock struct {
 	_      structs.HostLayout
 	Time   uint64
-	Bytes  uint64
 	Tid    uint32
 	Unused uint32
+}
+
+type SamplerBlockEnd struct {
+	_     structs.HostLayout
+	Time  uint64
+	Size  uint32
+	Tid   uint32
+	Start uint64
 }
 
 type SamplerBlockKey struct {
@@ -96,6 +103,7 @@ type SamplerCounters struct {
 	Exited          uint64
 	UnsampledTime   uint64
 	LostWakers      uint64
+	LostBlockEnds   uint64
 	MissedSwitches  uint64
 	Started         uint64
 	LateBefore      uint64
@@ -626,8 +634,7 @@ const (
 	SamplerProgOnWaker           = "on_waker"
 	SamplerProgOnWaking          = "on_waking"
 	SamplerVarBlockDistances     = "block_distances"
-	SamplerVarBlockKeyType       = "block_key_type"
-	SamplerVarBlockType          = "block_type"
+	SamplerVarBlockEndType       = "block_end_type"
 	SamplerVarComparisonKindType = "comparison_kind_type"
 	SamplerVarConditionCount     = "condition_count"
 	SamplerVarConditions         = "conditions"
@@ -762,8 +769,7 @@ type SamplerMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type SamplerVariableSpecs struct {
 	BlockDistances     *ebpf.VariableSpec `ebpf:"block_distances"`
-	BlockKeyType       *ebpf.VariableSpec `ebpf:"block_key_type"`
-	BlockType          *ebpf.VariableSpec `ebpf:"block_type"`
+	BlockEndType       *ebpf.VariableSpec `ebpf:"block_end_type"`
 	ComparisonKindType *ebpf.VariableSpec `ebpf:"comparison_kind_type"`
 	ConditionCount     *ebpf.VariableSpec `ebpf:"condition_count"`
 	Conditions         *ebpf.VariableSpec `ebpf:"conditions"`
@@ -875,8 +881,7 @@ func (m *SamplerMaps) Close() error {
 // It can be passed to LoadSamplerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SamplerVariables struct {
 	BlockDistances     *ebpf.Variable `ebpf:"block_distances"`
-	BlockKeyType       *ebpf.Variable `ebpf:"block_key_type"`
-	BlockType          *ebpf.Variable `ebpf:"block_type"`
+	BlockEndType       *ebpf.Variable `ebpf:"block_end_type"`
 	ComparisonKindType *ebpf.Variable `ebpf:"comparison_kind_type"`
 	ConditionCount     *ebpf.Variable `ebpf:"condition_count"`
 	Conditions         *ebpf.Variable `ebpf:"conditions"`

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
@@ -83,7 +84,8 @@ func heapPrograms() (names []string) {
 // tcmalloc and others, operator new of C++ where it is an allocator's own. A sample is taken where one in so many
 // bytes is handed out (Sampling.Period, DefaultHeapPeriod); its Weight is the bytes that it stands for, its stack
 // that of who called the allocator. Session.Blocks tells which blocks have not been given back. ParseEvent knows it by
-// its name; HeapOf returns it for processes and programs.
+// its name; HeapOf returns it for processes and programs. Where one of the blocks is given back there is a sample,
+// too, that tells so (Sample.Freed).
 //
 // What programs of 32 bits, and runtimes that do not use C's allocators, as Go's and Java's, have in their heaps is
 // not seen.
@@ -324,18 +326,25 @@ func (s *Session) prepareBlocks(spec *ebpf.CollectionSpec) error {
 	return spec.Variables[gen.SamplerVarBlockDistances].Set(distances(s.first().Period))
 }
 
-// Block is a block of memory that was handed out, and not given back.
-type Block struct {
-	PID     int32
-	TID     int32  // of the thread that got it: Sample.TID
-	Time    uint64 // when: Sample.Time
-	Address uint64
-	Bytes   uint64 // that were asked for
+// BlockID tells of which sample a block of memory is, by what that has.
+type BlockID struct {
+	TID  int32  // Sample.TID
+	Time uint64 // Sample.Time
+}
+
+type blockEnd = gen.SamplerBlockEnd
+
+// emitFreed calls fn for a block that is given back.
+func (s *Session) emitFreed(rec []byte, fn func(*Sample) error) error {
+	end := (*blockEnd)(unsafe.Pointer(unsafe.SliceData(rec)))
+	s.sample = Sample{Time: end.Time, Freed: BlockID{int32(end.Tid), end.Start}, Regions: s.sample.Regions[:0], kernelStack: s.sample.kernelStack}
+	return fn(&s.sample)
 }
 
 // Blocks calls fn for the blocks of samples of Heap that have not been given back, in no order, as of when the Session
-// stopped, if it has; those of processes that have ended are among them.
-func (s *Session) Blocks(fn func(*Block)) error {
+// stopped, if it has; those of processes that have ended are among them. It knows of those, too, of which there was no
+// room to tell that they were given back (Stats.MissedFrees).
+func (s *Session) Blocks(fn func(BlockID)) error {
 	if s.maps.Blocks == nil || !s.Event().IsHeap() {
 		return errNotOpen
 	}
@@ -348,8 +357,7 @@ func (s *Session) Blocks(fn func(*Block)) error {
 			return fmt.Errorf("read blocks of memory: %w", err)
 		}
 		for i := range n {
-			k, v := &keys[i], &values[i]
-			fn(&Block{PID: int32(k.Tgid), TID: int32(v.Tid), Time: v.Time, Address: k.Address, Bytes: v.Bytes})
+			fn(BlockID{int32(values[i].Tid), values[i].Time})
 		}
 		if err != nil {
 			return nil

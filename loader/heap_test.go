@@ -114,7 +114,7 @@ func TestHeapConfig(t *testing.T) {
 			t.Errorf("%+v is taken", c)
 		}
 	}
-	if err := new(Session).Blocks(func(*Block) { t.Error("a block") }); err == nil {
+	if err := new(Session).Blocks(func(BlockID) { t.Error("a block") }); err == nil {
 		t.Error("a Session that is not open has blocks")
 	}
 	if _, err := HeapOf([]int{1 << 22}); !errors.Is(err, errNoAllocator) {

@@ -89,6 +89,11 @@ type Sample struct {
 	Ongoing bool
 	// Waker is set of samples that are of what woke up another thread. They count for nothing.
 	Waker Waker
+	// Bytes is how many were asked for, in a sample of Heap.
+	Bytes uint64
+	// Freed is set where a block of memory is given back, at Time, of which there was a sample of Heap. There is
+	// nothing else then, and it counts for nothing.
+	Freed BlockID
 
 	// User tells whether Regs and Regions are there: in the states
 	// UserNative and UserCompat32.
@@ -186,6 +191,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 	s.Cgroup, s.Event = h.Cgroup, int(h.Event)
 	s.Blocked, s.Continued, s.Unsampled, s.Ongoing = Blocked(h.OffCpu), false, false, false
 	s.Left, s.Waker = 0, Waker{}
+	s.Bytes, s.Freed = 0, BlockID{}
 	s.Arch, s.Regs = nil, procstate.Regs{}
 	if s.User == UserNative || s.User == UserCompat32 {
 		s.decodeRegs(h)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -362,6 +363,9 @@ func (s *Session) readRings(upTo uint64, fn func(*Sample) error) error {
 		if s.blocked != nil {
 			return s.readOffCPU(rec, fn)
 		}
+		if len(rec) == int(unsafe.Sizeof(blockEnd{})) && s.Event().IsHeap() {
+			return s.emitFreed(rec, fn)
+		}
 		var m *mirror
 		if s.mirrors != nil {
 			m = &s.mirrors[cpu]
@@ -373,7 +377,8 @@ func (s *Session) readRings(upTo uint64, fn func(*Sample) error) error {
 			s.kernel.complete(&s.sample)
 		}
 		if s.Event().IsHeap() {
-			s.sample.Weight = standsFor(s.sample.Weight, s.Period())
+			s.sample.Bytes = s.sample.Weight
+			s.sample.Weight = standsFor(s.sample.Bytes, s.Period())
 		}
 		return fn(&s.sample)
 	})

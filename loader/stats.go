@@ -27,6 +27,7 @@ type Stats struct {
 	SkippedRate   uint64
 	UnsampledTime uint64
 	MissedWakers  uint64 // of Config.Wakers, for want of room: no event is lost by that
+	MissedFrees   uint64 // of Heap: blocks given back that no sample tells of, for want of room
 	// MissedSwitches are those back to a thread that the kernel did not
 	// report, and whose time is known within that of one on its CPU.
 	MissedSwitches uint64
@@ -117,6 +118,7 @@ func (s *Session) readStats() (Stats, error) {
 		st.SkippedRate += c.SkippedRate
 		st.UnsampledTime += c.UnsampledTime
 		st.MissedWakers += c.LostWakers
+		st.MissedFrees += c.LostBlockEnds
 		st.MissedSwitches += c.MissedSwitches
 		st.StackBytes += c.StackBytes
 		st.RingBytes += c.RingBytes

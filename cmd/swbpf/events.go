@@ -120,7 +120,7 @@ func (o *eventOptions) share(of *eventOptions) {
 // eventNames are what the events are called, in order.
 func (o *eventsOptions) eventNames() []string {
 	if o.event == loader.Heap.Name {
-		return heapEvents
+		return heapEvents[:]
 	}
 	var names []string
 	for _, e := range o.allEvents() {

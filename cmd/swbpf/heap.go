@@ -1,109 +1,178 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
 )
 
-// What a recording of the heap has as its events: what was not given back, and all that was handed out.
+// What a recording of the heap has as its events: what was not given back, what was held when that was most, and all
+// that was handed out.
 const (
 	heldEvent = iota
+	peakEvent
 	allocatedEvent
+	numHeapEvents
 )
 
-var heapEvents = []string{heldEvent: "held", allocatedEvent: "allocated"}
+var heapEvents = [numHeapEvents]string{heldEvent: "held", peakEvent: "peak", allocatedEvent: "allocated"}
 
-// heap keeps what blocks of memory were sampled, as what is still held is known at the end. A nil one keeps nothing.
+// heap follows which blocks of memory are held, of those that were sampled. A nil one follows none.
 type heap struct {
-	blocks []heapBlock
-	prune  int // size of blocks at which those that were given back are forgotten
-
-	held      uint64 // bytes that are, by the samples...
-	heldCount uint64 // ...and about how many blocks these are
-	allocated uint64 // bytes
+	blocks map[loader.BlockID]*heapBlock                // that were not given back, also by processes that have ended
+	procs  map[*loader.Process]*heapProcess             // that run
+	now    int64                                        // bytes of blocks of processes that run
+	peak   []*heapBlock                                 // the blocks when that was largest, as of peakTime, or less than a peakStep-th less
+	most   int64                                        // bytes of peak
+	when   uint64                                       // peak was, CLOCK_MONOTONIC ns
+	sums   [numHeapEvents]struct{ bytes, blocks int64 } // by event; of allocatedEvent the bytes alone
 }
+
+// peakStep bounds how often a peak is noted: where it is larger by such a part.
+const peakStep = 50
 
 // heapBlock is a block of memory of which there is a sample.
 type heapBlock struct {
 	time   uint64 // CLOCK_MONOTONIC, ns
-	weight uint64 // bytes that it stands for
+	bytes  int64
+	weight int64 // bytes that it stands for
 	thread profile.Thread
 	stack  profile.Stack
-	proc   *loader.Process
-	space  *procstate.AddressSpace // of proc at that time
+	proc   *heapProcess
+	ended  bool // its process has
 }
 
-// minPrune is the least heap.prune: 8 MB of blocks.
-const minPrune = 1 << 16
+// heapProcess is a process with blocks, until it ends or runs another program.
+type heapProcess struct {
+	space           *procstate.AddressSpace
+	ended, replaced bool
+}
+
+func newHeap() *heap {
+	return &heap{blocks: map[loader.BlockID]*heapBlock{}, procs: map[*loader.Process]*heapProcess{}}
+}
 
 // addBlock counts the sample of a block that is handed out, whose stack is p.stack.
 func (p *pipeline) addBlock(s *loader.Sample, thread profile.Thread) {
-	proc := p.procs.Process(s.PID)
+	h, proc := p.heap, p.procs.Process(s.PID)
+	h.sums[allocatedEvent].bytes += int64(s.Weight)
 	if proc == nil {
 		return
 	}
-	p.heap.allocated += s.Weight
-	thread.Event = heldEvent
-	p.heap.blocks = append(p.heap.blocks, heapBlock{s.Time, s.Weight, thread, p.path.Stack(), proc, proc.Space})
-}
-
-// blockKey is what tells a block's sample from others.
-type blockKey struct {
-	pid, tid int32
-	time     uint64
-}
-
-// keepHeld forgets the blocks that were given back, or whose process runs another program now. It returns how
-// large those are that are left.
-func (h *heap) keepHeld(s *loader.Session) ([]uint64, error) {
-	bytes := map[blockKey]uint64{}
-	if err := s.Blocks(func(b *loader.Block) { bytes[blockKey{b.PID, b.TID, b.Time}] = b.Bytes }); err != nil {
-		return nil, err
+	hp := h.procs[proc]
+	if hp == nil || hp.space != proc.Space {
+		h.sweep(s.Time)
+		hp = &heapProcess{space: proc.Space}
+		h.procs[proc] = hp
 	}
-	var sizes []uint64
-	kept := h.blocks[:0]
+	h.blocks[loader.BlockID{TID: s.TID, Time: s.Time}] = &heapBlock{time: s.Time, bytes: int64(s.Bytes), weight: int64(s.Weight), thread: thread, stack: p.path.Stack(), proc: hp}
+	h.now += int64(s.Weight)
+}
+
+// freed takes a block that is given back out of those that are held.
+func (h *heap) freed(s *loader.Sample) {
+	b := h.blocks[s.Freed]
+	if b == nil {
+		return
+	}
+	h.notePeak(s.Time)
+	h.forget(s.Freed, b)
+}
+
+func (h *heap) forget(id loader.BlockID, b *heapBlock) {
+	if !b.ended {
+		h.now -= b.weight
+	}
+	delete(h.blocks, id)
+}
+
+// notePeak keeps what is held if that is more than it was before. It is called when some of it is to go.
+func (h *heap) notePeak(ns uint64) {
+	if h.now <= h.most+h.most/peakStep {
+		return
+	}
+	h.peak, h.most, h.when = h.peak[:0], h.now, ns
 	for _, b := range h.blocks {
-		size, ok := bytes[blockKey{b.thread.PID, b.thread.TID, b.time}]
-		if ok && b.proc.Space == b.space {
-			kept, sizes = append(kept, b), append(sizes, size)
+		if !b.ended {
+			h.peak = append(h.peak, b)
 		}
 	}
-	clear(h.blocks[len(kept):])
-	h.blocks = kept
-	h.prune = max(minPrune, 2*len(kept))
-	return sizes, nil
 }
 
-// pruneHeap bounds what is kept of blocks by how many are held.
-func (r *recorder) pruneHeap() error {
-	if r.heap == nil || len(r.heap.blocks) < max(minPrune, r.heap.prune) {
-		return nil
+// sweep takes account of processes that have ended, which hold at their end what they held last, and of those that run
+// another program, which hold nothing of what the one before did.
+func (h *heap) sweep(ns uint64) {
+	if h == nil {
+		return
 	}
-	_, err := r.heap.keepHeld(r.session)
-	return err
+	gone := false
+	for proc, hp := range h.procs {
+		if hp.replaced = proc.Space != hp.space; hp.replaced || proc.Exited {
+			hp.ended, gone = true, true
+			delete(h.procs, proc)
+		}
+	}
+	if !gone {
+		return
+	}
+	h.notePeak(ns)
+	for id, b := range h.blocks {
+		switch {
+		case b.proc.replaced:
+			h.forget(id, b)
+		case b.proc.ended && !b.ended:
+			h.now -= b.weight
+			b.ended = true
+		}
+	}
 }
 
-// addHeld adds what is held at the end to the profile.
+// addHeld adds what is held at the end, and what was when that was most, to the profile.
 func (r *recorder) addHeld() error {
-	if r.heap == nil {
+	h := r.heap
+	if h == nil {
 		return nil
 	}
-	sizes, err := r.heap.keepHeld(r.session)
-	for i, b := range r.heap.blocks {
-		r.builder.SetTime(int64(b.time))
-		r.builder.AddStack(b.thread, b.stack, 1, int64(b.weight))
-		r.heap.held += b.weight
-		r.heap.heldCount += max(1, b.weight/max(1, sizes[i]))
+	held := map[loader.BlockID]bool{}
+	if err := r.session.Blocks(func(id loader.BlockID) { held[id] = true }); err != nil {
+		return err
 	}
-	r.stats.samplesOf[heldEvent] = uint64(len(r.heap.blocks))
-	r.heap.blocks = nil
-	return err
+	h.sweep(procstate.Monotonic())
+	h.notePeak(procstate.Monotonic())
+	for id, b := range h.blocks {
+		if !held[id] { // nothing told so
+			h.forget(id, b)
+		}
+	}
+	r.addBlocks(heldEvent, slices.Collect(maps.Values(h.blocks)))
+	r.addBlocks(peakEvent, h.peak)
+	h.blocks, h.peak, h.procs = nil, nil, nil
+	return nil
+}
+
+// addBlocks adds blocks as those of an event.
+func (r *recorder) addBlocks(event int, blocks []*heapBlock) {
+	slices.SortFunc(blocks, func(a, b *heapBlock) int {
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.thread.TID, b.thread.TID))
+	})
+	sum := &r.heap.sums[event]
+	for _, b := range blocks {
+		b.thread.Event = uint8(event)
+		r.builder.SetTime(int64(b.time))
+		r.builder.AddStack(b.thread, b.stack, 1, b.weight)
+		sum.bytes += b.weight
+		sum.blocks += max(1, b.weight/max(1, b.bytes))
+	}
+	r.stats.samplesOf[event] = uint64(len(blocks))
 }
 
 // checkHeap checks what is asked for with --heap.
@@ -154,22 +223,32 @@ const (
 	shownFunctions = 5
 )
 
-// printHeapStacks lists the stacks that come to most of an event of the heap.
-func printHeapStacks(w io.Writer, event string, p *profile.Profile) {
+// printHeapStacks lists the stacks that come to most of an event of the heap. Where about the most was held at the end,
+// the peak's are the same.
+func printHeapStacks(w io.Writer, h *heap, event int, p *profile.Profile) {
+	if event == peakEvent && float64(p.Value) < 1.1*float64(h.sums[heldEvent].bytes) {
+		return
+	}
 	stacks := p.TopStacks(shownStacks, shownFunctions)
 	if len(stacks) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "%s by (each function is called by the next):\n", event)
+	title := heapEvents[event]
+	if event == peakEvent {
+		title = "held at most"
+	}
+	fmt.Fprintf(w, "%s by (each function is called by the next):\n", title)
 	for _, s := range stacks {
 		fmt.Fprintf(w, "  %5.1f %% %10s  %s\n", percent(uint64(s.Value), uint64(p.Value)), amount(s.Value, "bytes"), printable(strings.Join(s.Functions, " < ")))
 	}
 }
 
-// printHeap says how much memory was handed out, and how much of it is still held.
-func printHeap(w io.Writer, h *heap, period uint64) {
-	fmt.Fprintf(w, "held at the end: %s in about %s, of %s that were allocated\n",
-		amount(int64(h.held), "bytes"), plural(int(h.heldCount), "block"), amount(int64(h.allocated), "bytes"))
+// printHeap says how much memory was handed out from a time on (CLOCK_MONOTONIC, ns), and how much of it was held.
+func printHeap(w io.Writer, h *heap, began, period uint64) {
+	held, peak := h.sums[heldEvent], h.sums[peakEvent]
+	fmt.Fprintf(w, "held at the end: %s in about %s; at most: %s, after %.1f s; allocated: %s\n",
+		amount(held.bytes, "bytes"), plural(uint64(held.blocks), "block"), amount(peak.bytes, "bytes"),
+		time.Duration(h.when-began).Seconds(), amount(h.sums[allocatedEvent].bytes, "bytes"))
 	if period > 1 {
 		fmt.Fprintf(w, "  (a sample each %s; -c 1 counts every block)\n", amount(int64(period), "bytes"))
 	}

@@ -183,6 +183,10 @@ func (p *pipeline) add(s *loader.Sample) {
 		p.stats.OffCPUNSByState[s.Blocked.String()] += s.Weight
 	}
 	if p.heap != nil {
+		if s.Freed != (loader.BlockID{}) {
+			p.heap.freed(s)
+			return
+		}
 		s.Event = allocatedEvent
 	}
 	count := int64(0)

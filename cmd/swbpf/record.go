@@ -90,13 +90,13 @@ network. Of a thread that is not recorded that is its kernel part. What a
 network's interrupt is put off to is the thread's that it then runs in.
 
 --heap records where memory is allocated (malloc and its like, of the C library,
-jemalloc, tcmalloc and others; operator new of C++), and tells what of it is
-still held at the end, or was by a process that has ended at its end. One byte
-in 524,288 is sampled, or in as many as -c says; with -c 1 it is every block.
-Each call of an allocator costs the program one to several microseconds. What
-programs take from the kernel themselves is not seen, as the heaps of Go and
-Java and, unless PYTHONMALLOC=malloc is in its environment, Python's small
-objects.
+jemalloc, tcmalloc and others; operator new of C++), what of it is still held at
+the end, or was by a process that has ended at its end, and what was held when
+that was most, or a fiftieth less. One byte in 524,288 is sampled, or in as many
+as -c says; with -c 1 it is every block. Each call of an allocator costs the
+program one to several microseconds. What programs take from the kernel
+themselves is not seen, as the heaps of Go and Java and, unless
+PYTHONMALLOC=malloc is in its environment, Python's small objects.
 
 Several -e, or one with commas as perf has them, are recorded together. -F, -c,
 --weight and --filter are for the -e before them, and -F and -c before the first

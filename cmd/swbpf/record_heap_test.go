@@ -16,34 +16,41 @@ func buildHeap(t *testing.T) string {
 	return build(t, "heap", "gcc", "-O1", "-g", "-fno-builtin", "-pthread", "-o", "OUT", "testdata/targets/heap.c")
 }
 
-// heapOf is what the functions of testdata/targets/heap.c hold and have allocated, in blocks and bytes: those that
-// call an allocator.
-func heapOf(t *testing.T, r *recording) (held, allocated map[string][2]int64) {
+// byCaller is what functions of testdata/targets/heap.c have got, in blocks and bytes: those that call an allocator.
+type byCaller map[string][2]int64
+
+// heapOf is what was held at the end and when that was most, and allocated in all.
+func heapOf(t *testing.T, r *recording) (held, peak, allocated byCaller) {
 	t.Helper()
-	held, allocated = map[string][2]int64{}, map[string][2]int64{}
-	for i, typ := range r.profile.SampleType {
-		want := [][2]string{{"held_samples", "count"}, {"held", "bytes"}, {"allocated_samples", "count"}, {"allocated", "bytes"}}
-		if want[i] != [2]string{typ.Type, typ.Unit} {
-			t.Fatalf("values are %v", r.profile.SampleType)
+	held, peak, allocated = byCaller{}, byCaller{}, byCaller{}
+	events := []byCaller{held, peak, allocated}
+	for i, name := range []string{"held", "peak", "allocated"} {
+		for j, want := range []string{name + "_samples count", name + " bytes"} {
+			if typ := r.profile.SampleType[2*i+j]; typ.Type+" "+typ.Unit != want {
+				t.Fatalf("value %d is %v, want %s", 2*i+j, typ, want)
+			}
 		}
 	}
 	for _, s := range r.profile.Sample {
 		stack := stackOf(s)
-		leaf := stack[len(stack)-1]
-		if leaf == "reallocarray" { // it calls realloc
-			leaf = stack[len(stack)-2]
+		if last := len(stack) - 1; stack[last] == "reallocarray" { // it calls realloc
+			stack = stack[:last]
 		}
-		for i, in := range []map[string][2]int64{held, allocated} {
+		leaf := stack[len(stack)-1]
+		if !strings.HasPrefix(stack[len(stack)-2], "main") && leaf != "get" {
+			continue // it is the C library's own
+		}
+		for i, in := range events {
 			if s.Value[2*i] != 0 {
 				in[leaf] = [2]int64{in[leaf][0] + s.Value[2*i], in[leaf][1] + s.Value[2*i+1]}
 			}
 		}
 	}
-	return held, allocated
+	return held, peak, allocated
 }
 
 // wantHeap checks these, if each function was called n times.
-func wantHeap(t *testing.T, what string, got map[string][2]int64, want map[string][2]int64) {
+func wantHeap(t *testing.T, what string, got byCaller, want byCaller) {
 	t.Helper()
 	if !maps.Equal(got, want) {
 		t.Errorf("%s: %v\nwant %v", what, got, want)
@@ -51,16 +58,16 @@ func wantHeap(t *testing.T, what string, got map[string][2]int64, want map[strin
 }
 
 // heldOf is what testdata/targets/heap.c holds that has called each function n times; n is even.
-func heldOf(n int64) map[string][2]int64 {
-	return map[string][2]int64{
+func heldOf(n int64) byCaller {
+	return byCaller{
 		"keep": {n, n * 1000}, "zeroed": {n, n * 700}, "aligned": {n, n * 640}, "posix_aligned": {n / 2, n / 2 * 8192},
 		"grow": {1, n * 100}, "grow_array": {1, n * 100},
 	}
 }
 
 // allocatedOf is all that it has got.
-func allocatedOf(n int64) map[string][2]int64 {
-	return map[string][2]int64{
+func allocatedOf(n int64) byCaller {
+	return byCaller{
 		"keep": {n, n * 1000}, "zeroed": {n, n * 700}, "aligned": {n, n * 640}, "posix_aligned": {n, n * 8192},
 		"grow": {n, n * (n + 1) / 2 * 100}, "grow_array": {n, n * (n + 1) / 2 * 100},
 		"give_back": {n, n * 3000}, "memaligned": {n, n * 500}, "nothing": {n, n * 200},
@@ -71,10 +78,10 @@ func allocatedOf(n int64) map[string][2]int64 {
 // under its caller; and what is not given back is what is held.
 func TestRecordHeap(t *testing.T) {
 	r := runRecord(t, "--heap", "-c", "1", "--", buildHeap(t), "200")
-	held, allocated := heapOf(t, r)
+	held, _, allocated := heapOf(t, r)
 	wantHeap(t, "held", held, heldOf(200))
 	wantHeap(t, "allocated", allocated, allocatedOf(200))
-	if r.stats.Lost != 0 || r.stats.Complete != r.stats.Samples || !strings.Contains(r.stderr, "\nheld at the end: 1.3 MiB in about 702 blocks, of 6.5 MiB that were allocated\n") {
+	if r.stats.Lost != 0 || r.stats.Complete != r.stats.Samples || !strings.Contains(r.stderr, "\nheld at the end: 1.3 MiB in about 702 blocks; at most: 1.3 MiB, after ") || !strings.Contains(r.stderr, "; allocated: 6.5 MiB\n") {
 		t.Errorf("lost %d, complete %d of %d\n%s", r.stats.Lost, r.stats.Complete, r.stats.Samples, r.stderr)
 	}
 	for _, want := range []string{
@@ -90,7 +97,7 @@ func TestRecordHeap(t *testing.T) {
 // Kernels before 6.6 take probes one by one.
 func TestRecordHeapOneByOne(t *testing.T) {
 	r := runRecordBy(t, swbpf58(t), "--heap", "-c", "1", "--", buildHeap(t), "200")
-	held, allocated := heapOf(t, r)
+	held, _, allocated := heapOf(t, r)
 	wantHeap(t, "held", held, heldOf(200))
 	wantHeap(t, "allocated", allocated, allocatedOf(200))
 }
@@ -100,10 +107,10 @@ func TestRecordHeapOneByOne(t *testing.T) {
 func TestRecordHeapSampled(t *testing.T) {
 	r := runRecord(t, "--heap", "-c", "20000", "--", buildHeap(t), "2000")
 	var held, allocated, wantHeld, wantAllocated float64
-	gotHeld, gotAllocated := heapOf(t, r)
+	gotHeld, _, gotAllocated := heapOf(t, r)
 	for _, c := range []struct {
 		sum *float64
-		of  map[string][2]int64
+		of  byCaller
 	}{{&held, gotHeld}, {&allocated, gotAllocated}, {&wantHeld, heldOf(2000)}, {&wantAllocated, allocatedOf(2000)}} {
 		for _, v := range c.of {
 			*c.sum += float64(v[1])
@@ -125,18 +132,34 @@ func TestRecordHeapSampled(t *testing.T) {
 // What a thread gives back that another one got is given back; what a program held that another has
 // replaced is nothing any more.
 func TestRecordHeapEnds(t *testing.T) {
-	held, allocated := heapOf(t, runRecord(t, "--heap", "-c", "1", "--", buildHeap(t), "100", "threads"))
-	delete(held, "calloc") // the dynamic loader's, for the thread
-	delete(allocated, "calloc")
-	delete(held, "allocate_dtv")
-	delete(allocated, "allocate_dtv")
-	wantHeap(t, "held, got by another thread", held, map[string][2]int64{"get": {100, 40000}})
-	wantHeap(t, "allocated by another thread", allocated, map[string][2]int64{"get": {1000, 400000}})
+	held, _, allocated := heapOf(t, runRecord(t, "--heap", "-c", "1", "--", buildHeap(t), "100", "threads"))
+	wantHeap(t, "held, got by another thread", held, byCaller{"get": {100, 40000}})
+	wantHeap(t, "allocated by another thread", allocated, byCaller{"get": {1000, 400000}})
 
-	held, allocated = heapOf(t, runRecord(t, "--heap", "-c", "1", "--", buildHeap(t), "100", "exec"))
+	held, _, allocated = heapOf(t, runRecord(t, "--heap", "-c", "1", "--", buildHeap(t), "100", "exec"))
 	wantHeap(t, "held after an exec", held, heldOf(10))
 	if want := allocatedOf(100)["keep"][0] + 10; allocated["keep"][0] != want {
 		t.Errorf("allocated before and after an exec: %v, want %d in keep", allocated, want)
+	}
+}
+
+// What was held when that was most is known although it was given back.
+func TestRecordHeapPeak(t *testing.T) {
+	r := runRecord(t, "--heap", "-c", "1", "--", buildHeap(t), "100", "peak")
+	held, peak, allocated := heapOf(t, r)
+	wantHeap(t, "held", held, heldOf(100))
+	want := byCaller{"get_much": {1000, 10000000}}
+	for b := range peak["get_much"] { // or up to a fiftieth less
+		if got, want := peak["get_much"][b], want["get_much"][b]; got > want || got < want-want/peakStep {
+			t.Errorf("at most held: %v, want %v", peak, want)
+		}
+	}
+	delete(peak, "get_much")
+	wantHeap(t, "at most held, beside get_much", peak, byCaller{})
+	maps.Copy(want, allocatedOf(100))
+	wantHeap(t, "allocated", allocated, want)
+	if !strings.Contains(r.stderr, "; at most: 9.") || !strings.Contains(r.stderr, "\nheld at most by (each function is called by the next):\n  100.0 %    9.") {
+		t.Errorf("it is not told:\n%s", r.stderr)
 	}
 }
 
@@ -148,9 +171,7 @@ func TestRecordHeapOfProcess(t *testing.T) {
 		target.Env = append(os.Environ(), "LD_PRELOAD="+preload)
 		in, out := startWaiting(t, target)
 		r := runRecord(t, "--heap", "-c", "1", "-p", fmt.Sprint(target.Process.Pid), "--", "sh", "-c", fmt.Sprintf("echo > %s; read x < %s", in, out))
-		held, allocated := heapOf(t, r)
-		delete(allocated, "_IO_file_doallocate") // of getchar
-		delete(held, "_IO_file_doallocate")
+		held, _, allocated := heapOf(t, r)
 		wantHeap(t, preload+" held", held, heldOf(100))
 		wantHeap(t, preload+" allocated", allocated, allocatedOf(100))
 	}

@@ -183,8 +183,8 @@ func (r *recording) checkSums(t *testing.T) {
 	}
 	var inProfile uint64
 	count := 0
-	if s.Event == "heap" { // all that was allocated: before it comes what is held
-		count = 2
+	if s.Event == "heap" { // all that was allocated: before it come parts of that
+		count = 2 * allocatedEvent
 	}
 	for _, smp := range r.profile.Sample {
 		inProfile += uint64(smp.Value[count])

@@ -160,7 +160,7 @@ func (r *recorder) start(reads bool) error {
 		r.wakers = newWakers(r.builder)
 	}
 	if event.IsHeap() {
-		r.heap = new(heap)
+		r.heap = newHeap()
 		r.atReturn[allocatedEvent] = true
 	}
 	r.atReturn[0] = event.IsReturn()
@@ -384,7 +384,7 @@ func (r *recorder) poll(upTo uint64) error {
 	r.procs.Advance(upTo)
 	r.procs.Expire(upTo - uint64(keep))
 	r.modules.updateJIT(r.procs)
-	err = errors.Join(err, r.pruneHeap())
+	r.heap.sweep(procstate.Monotonic())
 	now := time.Now()
 	if now.Sub(r.forgotten) > forgetIdleEvery {
 		r.forgotten = now

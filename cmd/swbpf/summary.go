@@ -142,7 +142,7 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		fmt.Fprintln(w, "lost: none")
 	}
 	if r.heap != nil {
-		printHeap(w, r.heap, r.session.Period())
+		printHeap(w, r.heap, uint64(r.part.clock), r.session.Period())
 	}
 	for i, one := range p.Events() {
 		printTop(w, r, i, &r.samplings()[i], one)
@@ -169,7 +169,7 @@ func printTop(w io.Writer, r *recorder, number int, m *loader.Sampling, p *profi
 	}
 	value := r.value[number]
 	if event.IsHeap() {
-		printHeapStacks(w, event.Name, p)
+		printHeapStacks(w, r.heap, number, p)
 		return
 	}
 	if byTime {

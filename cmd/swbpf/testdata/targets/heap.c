@@ -1,7 +1,7 @@
 /*
  * Gets so many blocks of memory in each of some ways, and keeps them or gives them back. With
  * "exec" it runs itself in the place of itself in the end, without; with "threads" what one thread
- * gets another gives back; with "wait" it gets them when it is told to by its standard input, tells on its standard
+ * gets another gives back; with "peak" it gets much more before, and gives it back; with "wait" it gets them when it is told to by its standard input, tells on its standard
  * output when it has them, and waits for its end.
  */
 #define _GNU_SOURCE
@@ -60,6 +60,16 @@ static APART void *get(void *unused)
 	return NULL;
 }
 
+static APART void get_much(void)
+{
+	void *much[1000];
+
+	for (int i = 0; i < 1000; i++)
+		much[i] = malloc(10000);
+	for (int i = 0; i < 1000; i++)
+		free(much[i]);
+}
+
 static void threads(void)
 {
 	pthread_t t;
@@ -80,6 +90,8 @@ int main(int argc, char **argv)
 		threads();
 		return 0;
 	}
+	if (!strcmp(how, "peak"))
+		get_much();
 	if (!strcmp(how, "wait"))
 		getchar();
 	for (size_t i = 0; i < count; i++) {
