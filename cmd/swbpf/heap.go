@@ -28,13 +28,16 @@ var heapEvents = [numHeapEvents]string{heldEvent: "held", peakEvent: "peak", all
 
 // heap follows which blocks of memory are held, of those that were sampled. A nil one follows none.
 type heap struct {
-	blocks map[loader.BlockID]*heapBlock                // that were not given back, also by processes that have ended
-	procs  map[*loader.Process]*heapProcess             // that run
-	now    int64                                        // bytes of blocks of processes that run
-	peak   []*heapBlock                                 // the blocks when that was largest, as of peakTime, or less than a peakStep-th less
-	most   int64                                        // bytes of peak
-	when   uint64                                       // peak was, CLOCK_MONOTONIC ns
-	sums   [numHeapEvents]struct{ bytes, blocks int64 } // by event; of allocatedEvent the bytes alone
+	blocks map[loader.BlockID]*heapBlock    // that were not given back, also by processes that have ended
+	procs  map[*loader.Process]*heapProcess // that run
+	now    int64                            // bytes of blocks of processes that run
+	peak   []*heapBlock                     // the blocks when that was largest, as of peakTime, or less than a peakStep-th less
+	most   int64                            // bytes of peak
+	when   uint64                           // peak was, CLOCK_MONOTONIC ns
+	sums   [numHeapEvents]struct {          // by event; of allocatedEvent the bytes alone
+		bytes   int64
+		samples uint64
+	}
 }
 
 // peakStep bounds how often a peak is noted: where it is larger by such a part.
@@ -43,8 +46,7 @@ const peakStep = 50
 // heapBlock is a block of memory of which there is a sample.
 type heapBlock struct {
 	time   uint64 // CLOCK_MONOTONIC, ns
-	bytes  int64
-	weight int64 // bytes that it stands for
+	weight int64  // bytes that it stands for
 	thread profile.Thread
 	stack  profile.Stack
 	proc   *heapProcess
@@ -74,7 +76,7 @@ func (p *pipeline) addBlock(s *loader.Sample, thread profile.Thread) {
 		hp = &heapProcess{space: proc.Space}
 		h.procs[proc] = hp
 	}
-	h.blocks[loader.BlockID{TID: s.TID, Time: s.Time}] = &heapBlock{time: s.Time, bytes: int64(s.Bytes), weight: int64(s.Weight), thread: thread, stack: p.path.Stack(), proc: hp}
+	h.blocks[loader.BlockID{TID: s.TID, Time: s.Time}] = &heapBlock{time: s.Time, weight: int64(s.Weight), thread: thread, stack: p.path.Stack(), proc: hp}
 	h.now += int64(s.Weight)
 }
 
@@ -170,9 +172,9 @@ func (r *recorder) addBlocks(event int, blocks []*heapBlock) {
 		r.builder.SetTime(int64(b.time))
 		r.builder.AddStack(b.thread, b.stack, 1, b.weight)
 		sum.bytes += b.weight
-		sum.blocks += max(1, b.weight/max(1, b.bytes))
+		sum.samples++
 	}
-	r.stats.samplesOf[event] = uint64(len(blocks))
+	r.stats.samplesOf[event] = sum.samples
 }
 
 // checkHeap checks what is asked for with --heap.
@@ -245,10 +247,12 @@ func printHeapStacks(w io.Writer, h *heap, event int, p *profile.Profile) {
 
 // printHeap says how much memory was handed out from a time on (CLOCK_MONOTONIC, ns), and how much of it was held.
 func printHeap(w io.Writer, h *heap, began, period uint64) {
-	held, peak := h.sums[heldEvent], h.sums[peakEvent]
-	fmt.Fprintf(w, "held at the end: %s in about %s; at most: %s, after %.1f s; allocated: %s\n",
-		amount(held.bytes, "bytes"), plural(uint64(held.blocks), "block"), amount(peak.bytes, "bytes"),
-		time.Duration(h.when-began).Seconds(), amount(h.sums[allocatedEvent].bytes, "bytes"))
+	held, peak, blocks := h.sums[heldEvent], h.sums[peakEvent], ""
+	if period == 1 {
+		blocks = " in " + plural(held.samples, "block")
+	}
+	fmt.Fprintf(w, "held at the end: %s%s; at most: %s, after %.1f s; allocated: %s\n",
+		amount(held.bytes, "bytes"), blocks, amount(peak.bytes, "bytes"), time.Duration(h.when-began).Seconds(), amount(h.sums[allocatedEvent].bytes, "bytes"))
 	if period > 1 {
 		fmt.Fprintf(w, "  (a sample each %s; -c 1 counts every block)\n", amount(int64(period), "bytes"))
 	}

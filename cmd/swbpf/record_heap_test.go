@@ -81,7 +81,7 @@ func TestRecordHeap(t *testing.T) {
 	held, _, allocated := heapOf(t, r)
 	wantHeap(t, "held", held, heldOf(200))
 	wantHeap(t, "allocated", allocated, allocatedOf(200))
-	if r.stats.Lost != 0 || r.stats.Complete != r.stats.Samples || !strings.Contains(r.stderr, "\nheld at the end: 1.3 MiB in about 702 blocks; at most: 1.3 MiB, after ") || !strings.Contains(r.stderr, "; allocated: 6.5 MiB\n") {
+	if r.stats.Lost != 0 || r.stats.Complete != r.stats.Samples || !strings.Contains(r.stderr, "\nheld at the end: 1.3 MiB in 702 blocks; at most: 1.3 MiB, after ") || !strings.Contains(r.stderr, "; allocated: 6.5 MiB\n") {
 		t.Errorf("lost %d, complete %d of %d\n%s", r.stats.Lost, r.stats.Complete, r.stats.Samples, r.stderr)
 	}
 	for _, want := range []string{

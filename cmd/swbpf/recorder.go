@@ -431,7 +431,7 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
 	s.LeftOut = st.SkippedNumbers
 	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
-	s.OffCPUMissed, s.WakersLost = st.MissedSwitches, st.MissedWakers
+	s.OffCPUMissed, s.WakersLost, s.FreesMissed = st.MissedSwitches, st.MissedWakers, st.MissedFrees
 	s.UnreadableStacks, s.PartialRegisters, s.Exiting = st.UnreadableStack, st.PartialRegs, st.Exited
 	s.Processes = r.sampled.n
 	s.Modules = max(s.Modules, r.modules.count(r.builder.UsedModules()))

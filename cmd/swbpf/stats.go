@@ -72,6 +72,7 @@ type detail struct {
 	OffCPUMissed        uint64            `json:"off_cpu_missed_switches,omitempty"` // that the kernel did not report
 	Wakers              uint64            `json:"wakers,omitempty"`                  // samples of what woke threads up
 	WakersLost          uint64            `json:"wakers_lost,omitempty"`             // for want of room
+	FreesMissed         uint64            `json:"frees_missed,omitempty"`            // blocks of the heap given back, of which it is not known when
 	UnsampledNS         uint64            `json:"not_sampled_ns,omitempty"`          // in the profile as "[not sampled]"
 	UnreadableStacks    uint64            `json:"unreadable_stacks,omitempty"`       // samples without a byte of user stack
 	PartialRegisters    uint64            `json:"partial_registers,omitempty"`       // samples of tasks that the kernel was just saving the registers of

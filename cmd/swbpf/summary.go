@@ -143,6 +143,9 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 	}
 	if r.heap != nil {
 		printHeap(w, r.heap, uint64(r.part.clock), r.session.Period())
+		if s.FreesMissed > 0 {
+			fmt.Fprintf(w, "  (of %s it is not known when they were given back, for want of room: the most may be less)\n", plural(s.FreesMissed, "block"))
+		}
 	}
 	for i, one := range p.Events() {
 		printTop(w, r, i, &r.samplings()[i], one)
