@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Blocks of memory that a process's allocator hands out. Some are sampled: where it is asked for that is noted of the thread, and where it
- * is handed out the sample is taken and the block is entered in a table, which it leaves
- * when it is given back; user space is told of that. What is in the table at the end is
- * what is still held. Samples are known by their threads and times.
+ * Blocks of memory that a process's allocator hands out, some of which are sampled. When
+ * one is asked for that is noted of the thread. When it is handed out the sample is taken,
+ * and the block is entered in a table, which it leaves when it is given back; user space is
+ * told of that. What is in the table at the end is what is still held. Samples are known by
+ * their threads and times.
  */
 #ifndef SWBPF_HEAP_H
 #define SWBPF_HEAP_H
@@ -58,8 +59,8 @@ INLINE bool is_within_request(u32 pid, const struct block_request *q)
 }
 
 /*
- * Whether a block of so many bytes is sampled: where one of them is. The bytes from one that is to the
- * next are drawn as if each had the same chance.
+ * Whether a block of so many bytes is sampled: where one of them is. How far it is from one
+ * byte that is to the next is drawn so that each has the same chance.
  */
 INLINE bool draw_block(struct counters *n, u64 bytes)
 {

@@ -412,7 +412,7 @@ INLINE int on_request(struct user_regs *ctx, u64 bytes, u64 to)
 }
 
 /* Blocks are given back: by any thread, also of those that are not asked for. */
-INLINE int on_return_of(u64 address)
+INLINE int on_given_back(u64 address)
 {
 	struct cpu_ring *r = this_cpu_ring();
 
@@ -453,7 +453,7 @@ int on_posix_memalign(struct user_regs *ctx)
 SEC("uprobe")
 int on_realloc(struct user_regs *ctx)
 {
-	on_return_of(first_argument_of(*ctx));
+	on_given_back(first_argument_of(*ctx));
 	return on_request(ctx, second_argument_of(*ctx), 0);
 }
 
@@ -461,7 +461,7 @@ int on_realloc(struct user_regs *ctx)
 SEC("uprobe")
 int on_free(struct user_regs *ctx)
 {
-	return on_return_of(first_argument_of(*ctx));
+	return on_given_back(first_argument_of(*ctx));
 }
 
 /* Any of these but free returns. */

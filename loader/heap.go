@@ -345,6 +345,27 @@ func (s *Session) emitFreed(rec []byte, fn func(*Sample) error) error {
 // stopped, if it has; those of processes that have ended are among them. It knows of those, too, of which there was no
 // room to tell that they were given back (Stats.MissedFrees).
 func (s *Session) Blocks(fn func(BlockID)) error {
+	return s.eachBlock(func(_ gen.SamplerBlockKey, id BlockID) { fn(id) })
+}
+
+// ForgetBlocks forgets those of Blocks that are not wanted any more, to make room: as of processes that have ended.
+func (s *Session) ForgetBlocks(unwanted func(BlockID) bool) error {
+	var keys []gen.SamplerBlockKey
+	err := s.eachBlock(func(key gen.SamplerBlockKey, id BlockID) {
+		if unwanted(id) {
+			keys = append(keys, key)
+		}
+	})
+	for _, key := range keys {
+		if e := s.maps.Blocks.Delete(key); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, fmt.Errorf("forget blocks of memory: %w", e))
+		}
+	}
+	return err
+}
+
+// eachBlock calls fn for the blocks that the kernel side knows of.
+func (s *Session) eachBlock(fn func(gen.SamplerBlockKey, BlockID)) error {
 	if s.maps.Blocks == nil || !s.Event().IsHeap() {
 		return errNotOpen
 	}
@@ -357,7 +378,7 @@ func (s *Session) Blocks(fn func(BlockID)) error {
 			return fmt.Errorf("read blocks of memory: %w", err)
 		}
 		for i := range n {
-			fn(BlockID{int32(values[i].Tid), values[i].Time})
+			fn(keys[i], BlockID{int32(values[i].Tid), values[i].Time})
 		}
 		if err != nil {
 			return nil

@@ -2,8 +2,11 @@ package loader
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/swbpf/swbpf/gen"
@@ -126,5 +129,90 @@ func TestHeapConfig(t *testing.T) {
 	e, err := ParseEvent(Heap.Name)
 	if err != nil || !e.IsHeap() || e.IsUprobe() || len(e.places) == 0 {
 		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// A Session tells of blocks that are handed out and of those that are given back, and knows which are left until
+// these are not wanted any more.
+func TestBlocks(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Lacks(t, "uprobes need root")
+	}
+	testenv.Needs(t, "gcc")
+	program := filepath.Join(t.TempDir(), "heap")
+	testenv.Run(t, exec.Command("gcc", "-O1", "-fno-builtin", "-pthread", "-o", program, "../cmd/swbpf/testdata/targets/heap.c"))
+	target := exec.Command(program, "100", "wait")
+	in, err1 := target.StdinPipe()
+	out, err2 := target.StdoutPipe()
+	if err := errors.Join(err1, err2, target.Start()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = target.Process.Kill()
+		_ = target.Wait()
+	}()
+	if _, err := out.Read(make([]byte, 5)); err != nil { // it waits
+		t.Fatal(err)
+	}
+	s, err := Open(Config{Event: Heap, Period: 1, PIDs: []int{target.Process.Pid}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 5)); err != nil { // it has all
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	held, freed, bytes := map[BlockID]bool{}, 0, uint64(0)
+	err = s.ReadSamples(math.MaxUint64, func(p *Sample) error {
+		if p.Freed != (BlockID{}) {
+			if !held[p.Freed] || p.HasUser() || p.Time < p.Freed.Time {
+				t.Errorf("%+v is given back", p)
+			}
+			delete(held, p.Freed)
+			freed++
+			return nil
+		}
+		if !p.HasUser() || p.PID != int32(target.Process.Pid) || p.Weight != p.Bytes {
+			t.Errorf("%+v is handed out", p)
+		}
+		held[BlockID{p.TID, p.Time}] = true
+		bytes += p.Bytes
+		return nil
+	})
+	// 352 are kept, and one that the C library takes to read; 548 are not.
+	if err != nil || len(held) < 352 || len(held) > 354 || freed != 548 || bytes < 2410000 || bytes > 2440000 {
+		t.Errorf("%d blocks are held, %d were given back, %d bytes in all; %v", len(held), freed, bytes, err)
+	}
+	blocks := func() map[BlockID]bool {
+		all := map[BlockID]bool{}
+		if err := s.Blocks(func(id BlockID) { all[id] = true }); err != nil {
+			t.Error(err)
+		}
+		return all
+	}
+	if got := blocks(); !maps.Equal(got, held) {
+		t.Errorf("%d blocks, want %d", len(got), len(held))
+	}
+	var kept BlockID
+	for kept = range held {
+		break
+	}
+	if err := s.ForgetBlocks(func(id BlockID) bool { return id != kept }); err != nil {
+		t.Error(err)
+	}
+	if got := blocks(); !maps.Equal(got, map[BlockID]bool{kept: true}) {
+		t.Errorf("after all but %v were forgotten: %v", kept, got)
+	}
+	if st, err := s.Stats(); err != nil || st.Lost() != 0 || st.MissedFrees != 0 || int(st.Samples) != len(held)+freed {
+		t.Errorf("%+v, %v", st, err)
 	}
 }

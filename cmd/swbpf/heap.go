@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -26,22 +27,28 @@ const (
 
 var heapEvents = [numHeapEvents]string{heldEvent: "held", peakEvent: "peak", allocatedEvent: "allocated"}
 
-// heap follows which blocks of memory are held, of those that were sampled. A nil one follows none.
+// heap follows which blocks of memory are held, of those that were sampled, by processes that run. A nil one follows none.
 type heap struct {
-	blocks map[loader.BlockID]*heapBlock    // that were not given back, also by processes that have ended
-	procs  map[*loader.Process]*heapProcess // that run
-	now    int64                            // bytes of blocks of processes that run
-	peak   []*heapBlock                     // the blocks when that was largest, as of peakTime, or less than a peakStep-th less
+	blocks map[loader.BlockID]*heapBlock
+	procs  map[*loader.Process]*heapProcess // that have any
+	now    int64                            // bytes of blocks
+	peak   []*heapBlock                     // blocks when now was largest, or less than a peakStep-th less
 	most   int64                            // bytes of peak
 	when   uint64                           // peak was, CLOCK_MONOTONIC ns
 	sums   [numHeapEvents]struct {          // by event; of allocatedEvent the bytes alone
 		bytes   int64
 		samples uint64
 	}
+	past int // blocks of processes that have ended, or run other programs, which the kernel side still has
 }
 
-// peakStep bounds how often a peak is noted: where it is larger by such a part.
-const peakStep = 50
+const (
+	// peakStep bounds how often a peak is noted: where it is larger by such a part.
+	peakStep = 50
+
+	// maxPast is how many blocks of the past the kernel side may have.
+	maxPast = 1 << 14
+)
 
 // heapBlock is a block of memory of which there is a sample.
 type heapBlock struct {
@@ -50,7 +57,6 @@ type heapBlock struct {
 	thread profile.Thread
 	stack  profile.Stack
 	proc   *heapProcess
-	ended  bool // its process has
 }
 
 // heapProcess is a process with blocks, until it ends or runs another program.
@@ -72,54 +78,48 @@ func (p *pipeline) addBlock(s *loader.Sample, thread profile.Thread) {
 	}
 	hp := h.procs[proc]
 	if hp == nil || hp.space != proc.Space {
-		h.sweep(s.Time)
+		p.sweepHeap(s.Time)
 		hp = &heapProcess{space: proc.Space}
 		h.procs[proc] = hp
 	}
-	h.blocks[loader.BlockID{TID: s.TID, Time: s.Time}] = &heapBlock{time: s.Time, weight: int64(s.Weight), thread: thread, stack: p.path.Stack(), proc: hp}
+	h.blocks[loader.BlockID{TID: s.TID, Time: s.Time}] = &heapBlock{s.Time, int64(s.Weight), thread, p.path.Stack(), hp}
 	h.now += int64(s.Weight)
 }
 
 // freed takes a block that is given back out of those that are held.
 func (h *heap) freed(s *loader.Sample) {
-	b := h.blocks[s.Freed]
-	if b == nil {
-		return
+	if b := h.blocks[s.Freed]; b != nil {
+		h.notePeak(s.Time)
+		h.forget(s.Freed, b)
 	}
-	h.notePeak(s.Time)
-	h.forget(s.Freed, b)
 }
 
 func (h *heap) forget(id loader.BlockID, b *heapBlock) {
-	if !b.ended {
-		h.now -= b.weight
-	}
+	h.now -= b.weight
 	delete(h.blocks, id)
 }
 
 // notePeak keeps what is held if that is more than it was before. It is called when some of it is to go.
 func (h *heap) notePeak(ns uint64) {
-	if h.now <= h.most+h.most/peakStep {
-		return
-	}
-	h.peak, h.most, h.when = h.peak[:0], h.now, ns
-	for _, b := range h.blocks {
-		if !b.ended {
-			h.peak = append(h.peak, b)
-		}
+	if h.now > h.most+h.most/peakStep {
+		h.peak = slices.AppendSeq(h.peak[:0], maps.Values(h.blocks))
+		h.most, h.when = h.now, ns
 	}
 }
 
-// sweep takes account of processes that have ended, which hold at their end what they held last, and of those that run
+// sweepHeap takes account of processes that have ended, whose blocks are held to the end, and of those that run
 // another program, which hold nothing of what the one before did.
-func (h *heap) sweep(ns uint64) {
+func (p *pipeline) sweepHeap(ns uint64) {
+	h := p.heap
 	if h == nil {
 		return
 	}
 	gone := false
 	for proc, hp := range h.procs {
-		if hp.replaced = proc.Space != hp.space; hp.replaced || proc.Exited {
-			hp.ended, gone = true, true
+		hp.replaced = proc.Space != hp.space
+		hp.ended = !hp.replaced && proc.Exited && isEmpty(int(proc.PID))
+		if hp.replaced || hp.ended {
+			gone = true
 			delete(h.procs, proc)
 		}
 	}
@@ -127,15 +127,38 @@ func (h *heap) sweep(ns uint64) {
 		return
 	}
 	h.notePeak(ns)
+	var held []*heapBlock
 	for id, b := range h.blocks {
-		switch {
-		case b.proc.replaced:
+		if b.proc.ended {
+			held = append(held, b)
+		}
+		if b.proc.ended || b.proc.replaced {
 			h.forget(id, b)
-		case b.proc.ended && !b.ended:
-			h.now -= b.weight
-			b.ended = true
+			h.past++
 		}
 	}
+	p.addBlocks(heldEvent, held)
+}
+
+// isEmpty reports whether a process whose initial thread has ended has no others.
+func isEmpty(pid int) bool {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return err != nil || len(threads) <= 1
+}
+
+// followHeap takes account of what has become of processes, and bounds what the kernel side keeps of those that are gone.
+func (r *recorder) followHeap() error {
+	h := r.heap
+	if h == nil {
+		return nil
+	}
+	now := procstate.Monotonic()
+	r.sweepHeap(now)
+	if h.past < maxPast {
+		return nil
+	}
+	h.past = 0
+	return r.session.ForgetBlocks(func(id loader.BlockID) bool { return h.blocks[id] == nil && id.Time+uint64(keep) < now })
 }
 
 // addHeld adds what is held at the end, and what was when that was most, to the profile.
@@ -148,7 +171,7 @@ func (r *recorder) addHeld() error {
 	if err := r.session.Blocks(func(id loader.BlockID) { held[id] = true }); err != nil {
 		return err
 	}
-	h.sweep(procstate.Monotonic())
+	r.sweepHeap(procstate.Monotonic())
 	h.notePeak(procstate.Monotonic())
 	for id, b := range h.blocks {
 		if !held[id] { // nothing told so
@@ -161,20 +184,21 @@ func (r *recorder) addHeld() error {
 	return nil
 }
 
-// addBlocks adds blocks as those of an event.
-func (r *recorder) addBlocks(event int, blocks []*heapBlock) {
+// addBlocks adds blocks to the profile as those of an event.
+func (p *pipeline) addBlocks(event int, blocks []*heapBlock) {
 	slices.SortFunc(blocks, func(a, b *heapBlock) int {
 		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.thread.TID, b.thread.TID))
 	})
-	sum := &r.heap.sums[event]
+	sum := &p.heap.sums[event]
 	for _, b := range blocks {
-		b.thread.Event = uint8(event)
-		r.builder.SetTime(int64(b.time))
-		r.builder.AddStack(b.thread, b.stack, 1, b.weight)
+		thread := b.thread
+		thread.Event = uint8(event)
+		p.builder.SetTime(int64(b.time))
+		p.builder.AddStack(thread, b.stack, 1, b.weight)
 		sum.bytes += b.weight
 		sum.samples++
 	}
-	r.stats.samplesOf[event] = sum.samples
+	p.stats.samplesOf[event] = sum.samples
 }
 
 // checkHeap checks what is asked for with --heap.

@@ -143,6 +143,37 @@ func TestRecordHeapEnds(t *testing.T) {
 	}
 }
 
+// What processes held at their ends is held to the end of the recording, also where they are so many blocks that the
+// kernel side is to forget them.
+func TestRecordHeapOfEnded(t *testing.T) {
+	const processes, times = 4, 2000
+	r := runRecord(t, "--heap", "-c", "1", "--", "sh", "-c", fmt.Sprintf("for i in $(seq %d); do %s %d; done", processes, buildHeap(t), times))
+	held, peak, allocated := heapOf(t, r)
+	for _, c := range []struct {
+		what      string
+		got, want byCaller
+		least     int64 // of processes
+	}{{"held", held, heldOf(times), processes}, {"allocated", allocated, allocatedOf(times), processes}} {
+		for function, want := range c.want {
+			want[0], want[1] = c.least*want[0], c.least*want[1]
+			if c.got[function] != want {
+				t.Errorf("%s by %s: %v, want %v", c.what, function, c.got[function], want)
+			}
+		}
+	}
+	// One after the other: at most one of them held something.
+	if most := heldOf(times)["keep"]; peak["keep"][0] > most[0] || peak["keep"][0] < most[0]-most[0]/peakStep-2 {
+		t.Errorf("keep held at most %v, want %v", peak["keep"], most)
+	}
+	blocks := int64(0)
+	for _, v := range heldOf(times) {
+		blocks += processes * v[0]
+	}
+	if r.stats.Lost != 0 || r.stats.Processes < processes || blocks < maxPast*3/2 {
+		t.Errorf("lost %v, %d processes, %d blocks", r.stats.LostByReason, r.stats.Processes, blocks)
+	}
+}
+
 // What was held when that was most is known although it was given back.
 func TestRecordHeapPeak(t *testing.T) {
 	r := runRecord(t, "--heap", "-c", "1", "--", buildHeap(t), "100", "peak")
@@ -177,7 +208,8 @@ func TestRecordHeapOfProcess(t *testing.T) {
 	}
 }
 
-// startWaiting starts a command whose standard input and output are two pipes with names.
+// startWaiting starts testdata/targets/heap.c, whose standard input and output are two pipes with names, and waits until it
+// waits.
 func startWaiting(t *testing.T, c *exec.Cmd) (in, out string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -193,6 +225,9 @@ func startWaiting(t *testing.T, c *exec.Cmd) (in, out string) {
 	}
 	c.Stdin, c.Stdout = files[0], files[1]
 	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := files[1].Read(make([]byte, len("wait\n"))); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -384,7 +384,7 @@ func (r *recorder) poll(upTo uint64) error {
 	r.procs.Advance(upTo)
 	r.procs.Expire(upTo - uint64(keep))
 	r.modules.updateJIT(r.procs)
-	r.heap.sweep(procstate.Monotonic())
+	err = errors.Join(err, r.followHeap())
 	now := time.Now()
 	if now.Sub(r.forgotten) > forgetIdleEvery {
 		r.forgotten = now

@@ -1,8 +1,9 @@
 /*
  * Gets so many blocks of memory in each of some ways, and keeps them or gives them back. With
  * "exec" it runs itself in the place of itself in the end, without; with "threads" what one thread
- * gets another gives back; with "peak" it gets much more before, and gives it back; with "wait" it gets them when it is told to by its standard input, tells on its standard
- * output when it has them, and waits for its end.
+ * gets another gives back; with "peak" it gets much more before, and gives it back; with "wait" it tells on its standard
+ * output that it waits, gets them when it is told to by its standard input, tells when it has them, and
+ * waits for its end.
  */
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -92,8 +93,10 @@ int main(int argc, char **argv)
 	}
 	if (!strcmp(how, "peak"))
 		get_much();
-	if (!strcmp(how, "wait"))
+	if (!strcmp(how, "wait")) {
+		write(1, "wait\n", 5);
 		getchar();
+	}
 	for (size_t i = 0; i < count; i++) {
 		keep();
 		give_back();
