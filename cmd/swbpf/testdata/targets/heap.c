@@ -52,6 +52,17 @@ static APART void too_much(void)
 	kept[n++] = malloc(all);
 }
 
+/* The address that malloc returns to is in another function, by its lines, than the call. */
+static inline __attribute__((always_inline)) void *taken(void) { return malloc(150); }
+
+static inline __attribute__((always_inline)) void used(void *p)
+{
+	asm volatile("nop" : : "r"(p) : "memory");
+	free(p);
+}
+
+static APART void take_and_use(void) { used(taken()); }
+
 static APART void nothing(void) { free(realloc(NULL, 200)); }
 
 static APART void *get(void *unused)
@@ -108,6 +119,7 @@ int main(int argc, char **argv)
 		grow_array();
 		too_much();
 		nothing();
+		take_and_use();
 	}
 	if (!strcmp(how, "exec"))
 		execl("/proc/self/exe", argv[0], "10", NULL);
