@@ -52,12 +52,18 @@ static APART void too_much(void)
 	kept[n++] = malloc(all);
 }
 
+#if defined(__x86_64__)
+#define RESULT(p) "a"(p) /* where malloc leaves it, so that nothing comes between */
+#else
+#define RESULT(p) "r"(p)
+#endif
+
 /* The address that malloc returns to is in another function, by its lines, than the call. */
 static inline __attribute__((always_inline)) void *taken(void) { return malloc(150); }
 
 static inline __attribute__((always_inline)) void used(void *p)
 {
-	asm volatile("nop" : : "r"(p) : "memory");
+	asm volatile("nop" : : RESULT(p) : "memory");
 	free(p);
 }
 
