@@ -78,6 +78,11 @@ type source struct {
 
 // open opens the event, without programs. Those of CPUs are on the wanted ones alone, where there are some.
 func (s *source) open(online, pids, wanted []int) (err error) {
+	if s.Event.IsReturn() {
+		if err := checkReturnProbes(pids); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s.Event.IsTracepoint():
 		var fd int
