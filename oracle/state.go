@@ -9,7 +9,7 @@ import (
 )
 
 // target is the ProcessState of the stopped thread that is being judged. Its
-// stack is read once an instruction, other memory when asked for.
+// stack is read once an instruction, other memory when asked for, a page at a time.
 type target struct {
 	arch  *procstate.Arch
 	pid   int
@@ -121,20 +121,24 @@ func (t *target) ReadWord(addr uint64) (uint64, bool) {
 	if t.isHidden(addr) {
 		return 0, false
 	}
-	at := int(addr % 4096)
-	p := &t.pages[addr>>12%uint64(len(t.pages))]
-	if p.addr != addr>>12 || p.stop != t.stops {
-		p.addr, p.stop = addr>>12, t.stops
-		p.n = t.read(addr&^4095, p.data[:])
-	}
-	if at+8 <= p.n {
-		return binary.LittleEndian.Uint64(p.data[at:]), true
+	if in := t.pageAt(addr); len(in) >= 8 {
+		return binary.LittleEndian.Uint64(in), true
 	}
 	var b [8]byte
 	if t.read(addr, b[:]) < 8 {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(b[:]), true
+}
+
+// pageAt returns what can be read of a page from an address on, until the next call.
+func (t *target) pageAt(addr uint64) []byte {
+	p := &t.pages[addr>>12%uint64(len(t.pages))]
+	if p.addr != addr>>12 || p.stop != t.stops {
+		p.addr, p.stop = addr>>12, t.stops
+		p.n = t.read(addr&^4095, p.data[:])
+	}
+	return p.data[min(int(addr%4096), p.n):p.n]
 }
 
 // ReadMemory implements procstate.Memory.
@@ -145,7 +149,14 @@ func (t *target) ReadMemory(addr uint64, buf []byte) (int, error) {
 	if t.isHidden(addr) {
 		return 0, procstate.ErrUnreadable
 	}
-	n := t.read(addr, buf)
+	n := 0
+	if len(buf) > 4096 {
+		n = t.read(addr, buf)
+	} else {
+		for in := t.pageAt(addr); n < len(buf) && len(in) > 0; in = t.pageAt(addr + uint64(n)) {
+			n += copy(buf[n:], in)
+		}
+	}
 	if n < len(buf) {
 		return n, procstate.ErrUnreadable
 	}
