@@ -46,7 +46,7 @@ func TestPprofFindsCode(t *testing.T) {
 				{[]string{"-list=^hot$"}, []string{"ROUTINE", "loop.c", "static int hot(int n)"}},
 				{[]string{"-disasm=hot"}, []string{"ROUTINE", "100ms", ";hot loop.c:3"}},
 			} {
-				cmd := exec.Command("go", append(append([]string{"tool", "pprof"}, test.args...), file)...)
+				cmd := exec.Command(testenv.Pprof(t), append(test.args, file)...)
 				cmd.Env = append(os.Environ(), "PPROF_TMPDIR="+t.TempDir())
 				out, err := cmd.CombinedOutput()
 				if err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	pprof "github.com/google/pprof/profile"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 func writePprof(t *testing.T, p *Profile) []byte {
@@ -143,8 +145,7 @@ func TestGoToolPprof(t *testing.T) {
 			"truncated: stack-cut 5, no-mapping 1", "lost: ring-full 3",
 		}},
 	} {
-		args := append(append([]string{"tool", "pprof"}, test.args...), file)
-		cmd := exec.Command("go", args...)
+		cmd := exec.Command(testenv.Pprof(t), append(test.args, file)...)
 		cmd.Env = append(os.Environ(), "PPROF_TMPDIR="+t.TempDir(), "PPROF_BINARY_PATH="+t.TempDir())
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr

@@ -381,7 +381,7 @@ func TestRecordPprof(t *testing.T) {
 		"-traces": {"_start", "__libc_start_main", "main", "chain::level", "comm:", "pid:"},
 		"-raw":    {"samples/count cpu/nanoseconds", "libstdc++", "PeriodType: cpu nanoseconds"},
 	} {
-		out, err := exec.Command("go", "tool", "pprof", "-symbolize=none", arg, file).CombinedOutput()
+		out, err := exec.Command(testenv.Pprof(t), "-symbolize=none", arg, file).CombinedOutput()
 		if err != nil {
 			t.Fatalf("pprof %s: %v\n%s", arg, err, out)
 		}

@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
+	"sync"
 	"testing"
 )
 
@@ -77,6 +79,22 @@ func Start(t testing.TB, cmd *exec.Cmd) (in io.WriteCloser, out io.Reader) {
 	})
 	return in, out
 }
+
+// Pprof returns the program that "go tool pprof" runs. To run it that way takes longer than it runs: each
+// time, go finds out whether it has to be built.
+func Pprof(t testing.TB) string {
+	t.Helper()
+	path, err := pprof()
+	if err != nil {
+		t.Fatalf("go tool -n pprof: %v", err)
+	}
+	return path
+}
+
+var pprof = sync.OnceValues(func() (string, error) {
+	path, err := exec.Command("go", "tool", "-n", "pprof").Output()
+	return strings.TrimSpace(string(path)), err
+})
 
 // Run runs a program that must succeed.
 func Run(t testing.TB, cmd *exec.Cmd) {
