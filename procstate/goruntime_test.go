@@ -5,12 +5,14 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/testenv"
@@ -114,19 +116,50 @@ func TestGoMinor(t *testing.T) {
 	}
 }
 
+// buildGoMain returns a program of Go that does nothing.
 func buildGoMain(t *testing.T, version, arch string, flags ...string) string {
 	t.Helper()
-	dir := t.TempDir()
-	for name, text := range map[string]string{"main.go": "package main\n\nfunc main() { println() }\n", "go.mod": "module m\n\ngo 1.20\n"} {
+	return goBuilt(t, version, arch, "package main\n\nfunc main() { println() }\n", flags...)
+}
+
+// goBuilt returns a file with what a version of Go makes of a source. All tests that ask for the same
+// have copies of what is built once; it is not to be run.
+func goBuilt(t *testing.T, version, arch, source string, flags ...string) string {
+	t.Helper()
+	built, _ := goPrograms.LoadOrStore(fmt.Sprintf("%q", append([]string{version, arch, source}, flags...)),
+		sync.OnceValues(func() ([]byte, error) { return buildGoProgram(version, arch, source, flags...) }))
+	program, err := built.(func() ([]byte, error))()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m")
+	if err := os.WriteFile(path, program, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// goPrograms has what buildGoProgram returns, by what it is given.
+var goPrograms sync.Map
+
+func buildGoProgram(version, arch, source string, flags ...string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "goprogram")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range map[string]string{"main.go": source, "go.mod": "module m\n\ngo 1.20\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
 	cmd := exec.Command("go", append(append([]string{"build"}, flags...), "-o", "m", ".")...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+version, "GOARCH="+arch, "CGO_ENABLED=0")
-	testenv.Run(t, cmd)
-	return filepath.Join(dir, "m")
+	cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+version, "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	}
+	return os.ReadFile(filepath.Join(dir, "m"))
 }
 
 // goFields returns the offsets of the fields of runtime structures.

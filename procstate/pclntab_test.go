@@ -9,12 +9,9 @@ import (
 	"io"
 	"math/rand"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
-
-	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 const goProgram = `package main
@@ -45,18 +42,10 @@ func main() {
 }
 `
 
-// buildGo builds goProgram and opens the result.
+// buildGo opens what is built of goProgram.
 func buildGo(t *testing.T, args ...string) *Image {
 	t.Helper()
-	dir := t.TempDir()
-	src, out := filepath.Join(dir, "main.go"), filepath.Join(dir, "main")
-	if err := os.WriteFile(src, []byte(goProgram), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("go", append(append([]string{"build", "-o", out}, args...), src)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	testenv.Run(t, cmd)
-	return openTestFile(t, out)
+	return openTestFile(t, goBuilt(t, "local", runtime.GOARCH, goProgram, args...))
 }
 
 // gosymTable is the standard library's reading of the same table.
