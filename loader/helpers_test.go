@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/swbpf/swbpf/internal/testenv"
@@ -46,6 +47,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	targetDir = dir
+	types := btf.NewCache()
+	newTypes = func() *btf.Cache { return types }
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)

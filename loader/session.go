@@ -99,8 +99,11 @@ func Open(cfg Config) (*Session, error) {
 	return s, nil
 }
 
+// newTypes is for tests, which share what they read of the kernel's types.
+var newTypes = btf.NewCache
+
 func (s *Session) open() error {
-	s.types = btf.NewCache()
+	s.types = newTypes()
 	defer func() { s.types = nil }()
 	go s.types.Kernel() // it takes a while, and is not needed first
 	online, err := onlineCPUs()
