@@ -240,11 +240,15 @@ func stats(t testing.TB, s *Session) Stats {
 	return st
 }
 
+// symbolTables has what nm prints, by path.
+var symbolTables sync.Map
+
 // symbolValue returns the link-time address of a symbol by nm.
 func symbolValue(t testing.TB, path, name string) uint64 {
 	t.Helper()
 	testenv.Needs(t, "nm")
-	out, err := exec.Command("nm", path).Output()
+	table, _ := symbolTables.LoadOrStore(path, sync.OnceValues(exec.Command("nm", path).Output))
+	out, err := table.(func() ([]byte, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
