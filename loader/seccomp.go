@@ -51,7 +51,7 @@ func checkReturnProbes(pids []int) error {
 			return &MissingError{
 				What:   fmt.Sprintf("probes of returns that leave processes with a seccomp filter alive, as process %d (%s)", pid, name),
 				Remedy: "Linux 6.12.14, 6.13.3 or later; or choose processes that have no such filter by -p",
-				Err:    fmt.Errorf("Linux %s would end them", release),
+				Err:    fmt.Errorf("this one, %s, would end them", release),
 			}
 		}
 	}
