@@ -114,11 +114,10 @@ func HeapOf(pids []int, programs ...string) (Event, error) {
 			continue
 		}
 		for _, p := range places {
-			e.places = append(e.places, p)
-			if p.program != gen.SamplerProgOnFree {
-				p.program, p.config = gen.SamplerProgOnAllocated, onReturn
-				e.places = append(e.places, p)
+			if p.program == gen.SamplerProgOnAllocated {
+				p.config = onReturn
 			}
+			e.places = append(e.places, p)
 		}
 	}
 	if len(e.places) == 0 {
@@ -132,7 +131,7 @@ func HeapOf(pids []int, programs ...string) (Event, error) {
 
 var errNoAllocator = errors.New("no file that is run defines malloc and free")
 
-// findAllocator finds the functions of the allocator in a file.
+// findAllocator finds the functions of the allocator in a file: where they are entered, and those that return.
 func findAllocator(im *procstate.Image, places []place) ([]place, error) {
 	at := map[uint64]string{}
 	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
@@ -149,12 +148,17 @@ func findAllocator(im *procstate.Image, places []place) ([]place, error) {
 	for offset, program := range at {
 		hasMalloc = hasMalloc || program == gen.SamplerProgOnMalloc
 		hasFree = hasFree || program == gen.SamplerProgOnFree
-		places = append(places, place{offset: offset, program: program})
+		places = append(places, place{offset: cheapPlace(im, offset, program), program: program})
+		if program != gen.SamplerProgOnFree {
+			places = append(places, place{offset: offset, program: gen.SamplerProgOnAllocated})
+		}
 	}
 	if !hasMalloc || !hasFree || im.Arch().AddressWidth != 8 {
 		return nil, errNoAllocator
 	}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.offset, b.offset) })
+	slices.SortFunc(places, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.program, b.program))
+	})
 	return places, nil
 }
 

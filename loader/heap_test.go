@@ -49,7 +49,7 @@ func TestFindAllocator(t *testing.T) {
 	byProgram := map[string]int{}
 	for i, p := range places {
 		byProgram[p.program]++
-		if i > 0 && p.offset <= places[i-1].offset {
+		if i > 0 && (p.offset < places[i-1].offset || p.offset == places[i-1].offset && p.program == places[i-1].program) {
 			t.Errorf("%#x comes after %#x", p.offset, places[i-1].offset)
 		}
 	}
