@@ -94,11 +94,11 @@ jemalloc, tcmalloc and others; operator new of C++), what of it is still held at
 the end, or was by a process that has ended at its end, and what was held when
 that was most, or a fiftieth less. One byte in 524,288 is sampled, or in as many
 as -c says; with -c 1 it is every block. Each call of an allocator costs the
-program one to several microseconds. An allocator that is part of a program, as
-Chromium's, is known of CMD and of what runs when the recording begins, not of
-what is started later. What programs take from the kernel themselves is not
-seen, as the heaps of Go and Java and, unless PYTHONMALLOC=malloc is in its
-environment, Python's small objects.
+program some microseconds: what does little else is ten times slower. An
+allocator that is part of a program, as Chromium's, is known of CMD and of what
+runs when the recording begins, not of what is started later. What programs take
+from the kernel themselves is not seen, as the heaps of Go and Java and, unless
+PYTHONMALLOC=malloc is in its environment, Python's small objects.
 
 Several -e, or one with commas as perf has them, are recorded together. -F, -c,
 --weight and --filter are for the -e before them, and -F and -c before the first
