@@ -25,6 +25,12 @@
 // there is none ([Stats]). What a sample itself lacks is said by the sample:
 // see [UserState] and [StackEnd].
 //
+// # Memory
+//
+// [Heap] is the event of blocks of memory that allocators hand out. A [Sample] tells of one, its weight
+// how many bytes it stands for; another tells when that block is given back (Sample.Freed).
+// [Session.Blocks] has those that are left, and is right where there was no room to tell.
+//
 // # Kernel stacks
 //
 // [Sample] has the kernel part of a stack as code addresses, whoever has unwound it:
