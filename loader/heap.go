@@ -121,6 +121,11 @@ func HeapOf(pids []int, programs ...string) (Event, error) {
 		}
 	}
 	if len(e.places) == 0 {
+		for _, pid := range pids {
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); errors.Is(err, os.ErrNotExist) {
+				return Event{}, fmt.Errorf("process %d: no such process", pid)
+			}
+		}
 		if failed == nil {
 			failed = errNoAllocator
 		}

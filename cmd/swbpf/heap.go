@@ -223,7 +223,7 @@ func (o *recordOptions) firstSampling(pids []int) (m loader.Sampling, err error)
 	if o.recordsCommand() {
 		programs = o.command[:1]
 	}
-	m.Period = uint64(o.period)
+	m.Frequency, m.Period = int(o.frequency), uint64(o.period)
 	m.Event, err = loader.HeapOf(pids, programs...)
 	return m, err
 }
@@ -275,8 +275,12 @@ func printHeap(w io.Writer, h *heap, began, period uint64) {
 	if period == 1 {
 		blocks = " in " + plural(held.samples, "block")
 	}
-	fmt.Fprintf(w, "held at the end: %s%s; at most: %s, after %.1f s; allocated: %s\n",
-		amount(held.bytes, "bytes"), blocks, amount(peak.bytes, "bytes"), time.Duration(h.when-began).Seconds(), amount(h.sums[allocatedEvent].bytes, "bytes"))
+	after := ""
+	if h.when > 0 {
+		after = fmt.Sprintf(", after %.1f s", time.Duration(h.when-began).Seconds())
+	}
+	fmt.Fprintf(w, "held at the end: %s%s; at most: %s%s; allocated: %s\n",
+		amount(held.bytes, "bytes"), blocks, amount(peak.bytes, "bytes"), after, amount(h.sums[allocatedEvent].bytes, "bytes"))
 	if period > 1 {
 		fmt.Fprintf(w, "  (a sample each %s; -c 1 counts every block)\n", amount(int64(period), "bytes"))
 	}

@@ -240,6 +240,15 @@ func startWaiting(t *testing.T, c *exec.Cmd) (in, out string) {
 	return in, out
 }
 
+// A command that allocates nothing has nothing to show, and no time at which that was most.
+func TestRecordHeapOfNothing(t *testing.T) {
+	nothing := build(t, "nothing", "gcc", "-nostdlib", "-static", "-O1", "-o", "OUT", "testdata/targets/nothing.c")
+	r := runRecord(t, "--heap", "--", nothing)
+	if !strings.Contains(r.stderr, "\nheld at the end: 0 bytes; at most: 0 bytes; allocated: 0 bytes\n") || !strings.Contains(r.stderr, "(nothing was allocated, ") {
+		t.Errorf("%s", r.stderr)
+	}
+}
+
 // What goes with --heap, and what does not.
 func TestRecordHeapUsage(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
@@ -250,8 +259,10 @@ func TestRecordHeapUsage(t *testing.T) {
 		{"--heap -C 0", "-C excludes --heap"},
 		{"--heap --every 1s", "--every excludes --heap"},
 		{"-e heap,page-faults", "--heap goes with no other event"},
+		{"-e heap -F 99 -- true", "only timers and counters are sampled by frequency"},
+		{"--heap -p 4194304", "process 4194304: no such process"},
 	} {
-		out, err := exec.Command(swbpf(t), append([]string{"record", "-o", os.DevNull}, strings.Fields(c.args)...)...).CombinedOutput()
+		out, err := exec.Command(swbpf(t), append([]string{"record", "--format", "folded", "-o", os.DevNull}, strings.Fields(c.args)...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), c.want) {
 			t.Errorf("record %s: %v, %s", c.args, err, out)
 		}
