@@ -33,8 +33,9 @@ func TestCheapPlace(t *testing.T) {
 		{"pushq (%rdi); ret", gen.SamplerProgOnMalloc, 0},
 		{"call 1f; push %rbx; 1: ret", gen.SamplerProgOnMalloc, 0},
 		{"ret; push %rbx", gen.SamplerProgOnMalloc, 0},
-		{".byte 0x06; push %rbx", gen.SamplerProgOnMalloc, 0}, // no instruction
-		{".fill 20, 4, 0x00c08548; push %rbx", gen.SamplerProgOnMalloc, 0},
+		{".byte 0x06; push %rbx", gen.SamplerProgOnMalloc, 0},                       // no instruction
+		{".rept 30; test %rax, %rax; .endr; push %rbx", gen.SamplerProgOnMalloc, 0}, // too far
+		{".rept 20; test %rax, %rax; .endr; push %rbx", gen.SamplerProgOnMalloc, 60},
 	}
 	var source strings.Builder
 	for i, test := range tests {
