@@ -135,44 +135,9 @@ func TestHeapConfig(t *testing.T) {
 // A Session tells of blocks that are handed out and of those that are given back, and knows which are left until
 // these are not wanted any more.
 func TestBlocks(t *testing.T) {
-	if os.Geteuid() != 0 {
-		testenv.Lacks(t, "uprobes need root")
-	}
-	testenv.Needs(t, "gcc")
-	program := filepath.Join(t.TempDir(), "heap")
-	testenv.Run(t, exec.Command("gcc", "-O1", "-fno-builtin", "-pthread", "-o", program, "../cmd/swbpf/testdata/targets/heap.c"))
-	target := exec.Command(program, "100", "wait")
-	in, err1 := target.StdinPipe()
-	out, err2 := target.StdoutPipe()
-	if err := errors.Join(err1, err2, target.Start()); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = target.Process.Kill()
-		_ = target.Wait()
-	}()
-	if _, err := out.Read(make([]byte, 5)); err != nil { // it waits
-		t.Fatal(err)
-	}
-	s, err := Open(Config{Event: Heap, Period: 1, PIDs: []int{target.Process.Pid}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := in.Write([]byte("\n")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Read(make([]byte, 5)); err != nil { // it has all
-		t.Fatal(err)
-	}
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	s, pid := sampleHeap(t, "100", 0)
 	held, freed, bytes := map[BlockID]bool{}, 0, uint64(0)
-	err = s.ReadSamples(math.MaxUint64, func(p *Sample) error {
+	err := s.ReadSamples(math.MaxUint64, func(p *Sample) error {
 		if p.Freed != (BlockID{}) {
 			if !held[p.Freed] || p.HasUser() || p.Time < p.Freed.Time {
 				t.Errorf("%+v is given back", p)
@@ -181,7 +146,7 @@ func TestBlocks(t *testing.T) {
 			freed++
 			return nil
 		}
-		if !p.HasUser() || p.PID != int32(target.Process.Pid) || p.Weight != p.Bytes {
+		if !p.HasUser() || p.PID != pid || p.Weight != p.Bytes {
 			t.Errorf("%+v is handed out", p)
 		}
 		held[BlockID{p.TID, p.Time}] = true
@@ -214,5 +179,73 @@ func TestBlocks(t *testing.T) {
 	}
 	if st, err := s.Stats(); err != nil || st.Lost() != 0 || st.MissedFrees != 0 || int(st.Samples) != len(held)+freed {
 		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// sampleHeap has a Session sample each block that testdata/targets/heap.c gets, so many times over, and stops it before any
+// sample is read.
+func sampleHeap(t *testing.T, times string, ringBytes int) (s *Session, pid int32) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		testenv.Lacks(t, "uprobes need root")
+	}
+	testenv.Needs(t, "gcc")
+	program := filepath.Join(t.TempDir(), "heap")
+	testenv.Run(t, exec.Command("gcc", "-O1", "-fno-builtin", "-pthread", "-o", program, "../cmd/swbpf/testdata/targets/heap.c"))
+	target := exec.Command(program, times, "wait")
+	in, err1 := target.StdinPipe()
+	out, err2 := target.StdoutPipe()
+	if err := errors.Join(err1, err2, target.Start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = target.Process.Kill()
+		_ = target.Wait()
+	})
+	if _, err := out.Read(make([]byte, 5)); err != nil { // it waits
+		t.Fatal(err)
+	}
+	s, err := Open(Config{Event: Heap, Period: 1, PIDs: []int{target.Process.Pid}, RingBytes: ringBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 5)); err != nil { // it has all
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	return s, int32(target.Process.Pid)
+}
+
+// Where the rings are full, blocks are lost and counted, and so are those given back of which nothing is told: what
+// is left is right all the same.
+func TestBlocksOfFullRing(t *testing.T) {
+	s, _ := sampleHeap(t, "3000", 1<<20)
+	held := map[BlockID]bool{}
+	err := s.ReadSamples(math.MaxUint64, func(p *Sample) error {
+		if p.Freed != (BlockID{}) {
+			delete(held, p.Freed)
+		} else {
+			held[BlockID{p.TID, p.Time}] = true
+		}
+		return nil
+	})
+	left := 0
+	err = errors.Join(err, s.Blocks(func(id BlockID) {
+		if left++; !held[id] {
+			t.Errorf("%v is left, of which there is no sample", id)
+		}
+	}))
+	st, serr := s.Stats()
+	if err != nil || serr != nil || st.LostRingFull == 0 || st.MissedFrees == 0 || left == 0 || len(held) != left+int(st.MissedFrees) {
+		t.Errorf("%d are left of %d that are not told of as given back, %+v; %v, %v", left, len(held), st, err, serr)
 	}
 }
