@@ -123,6 +123,14 @@ static void burn(long ms)
 	while (ts.tv_sec * 1000 + ts.tv_nsec / 1000000 < ms);
 }
 
+// Has this process end when its parent does, or at once where that has ended.
+static void end_with(pid_t parent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+}
+
 // Makes a child that ends with us.
 static void spawn_at(long nr, unsigned long first, unsigned long second)
 {
@@ -246,14 +254,16 @@ int main(int argc, char **argv)
 	}
 	if (!strcmp(what, "tree")) {
 		char byte;
+		pid_t parent = getpid();
 		if (fork())
 			for (;;)
 				pause();
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		end_with(parent);
+		parent = getpid();
 		do {
 			if (fork())
 				continue;
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			end_with(parent);
 			take_turns();
 		} while (read(0, &byte, 1) == 1);
 		return 0;

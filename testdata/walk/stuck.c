@@ -39,7 +39,7 @@ static void *wait_for(void *name)
 {
 	struct pollfd fds[2] = { { .fd = ends[0], .events = POLLIN }, { .fd = client, .events = POLLIN } };
 	char c;
-	int pid, count;
+	int pid, parent, count;
 	pthread_t t;
 
 	pthread_setname_np(pthread_self(), name);
@@ -59,8 +59,11 @@ static void *wait_for(void *name)
 	case 'l':
 		return (void *)(long)flock(open("lock", O_RDWR), LOCK_EX);
 	case 'c':
+		parent = getpid();
 		if (!(pid = fork())) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			if (getppid() != parent)
+				_exit(1);
 			for (;;)
 				pause();
 		}
