@@ -95,8 +95,8 @@ var Heap = Event{Name: "heap", Unit: UnitBytes, heap: true} // read only
 func (e Event) IsHeap() bool { return e.heap }
 
 // HeapOf returns Heap for the allocators of some processes, by their IDs, or of all that run, and of programs that
-// are to be started, by names as a shell has them. Allocators in libraries that come later are seen
-// where they are the machine's usual ones.
+// are to be started, by names as a shell has them. Of those that come later the machine's usual libraries are seen, and
+// what Processes.FindAllocators finds.
 func HeapOf(pids []int, programs ...string) (Event, error) {
 	e := Heap
 	typ, onReturn, err := probeConfig("uprobe", true)
@@ -230,10 +230,7 @@ func mappedAllocators(pid int, seen map[string]bool) (paths []string) {
 		return nil
 	}
 	program, _ := os.Readlink(proc + "/exe")
-	root := proc + "/root"
-	if seesOurFiles(proc) {
-		root = ""
-	}
+	root := rootOf(proc)
 	for _, m := range mapped {
 		path := strings.TrimSuffix(m.Path, " (deleted)")
 		file := fmt.Sprint(m.Major, m.Minor, m.Inode, path)
@@ -241,7 +238,7 @@ func mappedAllocators(pid int, seen map[string]bool) (paths []string) {
 			continue
 		}
 		seen[file] = true
-		paths = append(paths, mappedFile(fmt.Sprintf("%s/map_files/%x-%x", proc, m.Start, m.End), path, root+path))
+		paths = append(paths, mappedFile(proc, root, m.Start, m.End, path))
 	}
 	return paths
 }
@@ -257,11 +254,11 @@ func canAttachMany(pids []int) bool {
 	return kernelSince(6, minor) && features.HaveBPFLinkUprobeMulti() == nil
 }
 
-// attachMany has the programs of Heap run in all places.
-func (s *source) attachMany() error {
+// attachMany has the programs of Heap run in some places.
+func (s *source) attachMany(places []place) error {
 	type hook struct{ file, program string }
 	offsets := map[hook][]uint64{}
-	for _, p := range s.Event.places {
+	for _, p := range places {
 		h := hook{p.file, p.program}
 		offsets[h] = append(offsets[h], p.offset)
 	}

@@ -70,12 +70,8 @@ func filesOf(name string, pids []int) ([]string, error) {
 // filesSeenBy returns what may be the files of a name for a process, by paths of ours.
 func filesSeenBy(pid int, name string) (paths []string) {
 	proc := fmt.Sprintf("/proc/%d", pid)
-	root := proc + "/root"
-	if seesOurFiles(proc) {
-		root = ""
-	}
 	if filepath.IsAbs(name) {
-		return []string{root + name}
+		return []string{rootOf(proc) + name}
 	}
 	if strings.Contains(name, "/") {
 		return nil // counts from where we are
@@ -84,23 +80,34 @@ func filesSeenBy(pid int, name string) (paths []string) {
 	if err != nil {
 		return nil
 	}
+	root := rootOf(proc)
 	for _, m := range mapped {
 		path := strings.TrimSuffix(m.Path, " (deleted)")
 		if filepath.IsAbs(path) && isCalled(filepath.Base(path), name) {
-			paths = append(paths, mappedFile(fmt.Sprintf("%s/map_files/%x-%x", proc, m.Start, m.End), path, root+path))
+			paths = append(paths, mappedFile(proc, root, m.Start, m.End, path))
 		}
 	}
 	return paths
 }
 
-// mappedFile returns which of some paths leads to the file of a mapping: the mapping itself leads to it too, if
-// it may be looked at, and also where no path does.
-func mappedFile(mapping string, paths ...string) string {
+// rootOf is what goes before paths of a process, by its directory in /proc, so that they are ours.
+func rootOf(proc string) string {
+	if seesOurFiles(proc) {
+		return ""
+	}
+	return proc + "/root"
+}
+
+// mappedFile returns which path of ours leads to the file of a mapping of a process, by its directory in /proc and its
+// rootOf: the one that was mapped, from where we are or it is, or the mapping itself, if that may be looked at, also where
+// no other does.
+func mappedFile(proc, root string, start, end uint64, path string) string {
+	mapping := fmt.Sprintf("%s/map_files/%x-%x", proc, start, end)
 	is, err := os.Stat(mapping)
 	if err != nil {
-		return paths[len(paths)-1]
+		return root + path
 	}
-	for _, path := range paths {
+	for _, path := range []string{path, root + path} {
 		if fi, err := os.Stat(path); err == nil && os.SameFile(fi, is) {
 			return path
 		}

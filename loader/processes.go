@@ -72,7 +72,8 @@ type Processes struct {
 	onNews   func() // may be nil
 	onFilled func() // may be nil
 
-	programs *NewPrograms // nil: files are looked for within watchRest
+	programs   *NewPrograms    // nil: files are looked for within watchRest
+	allocators *lateAllocators // told of files that are mapped; may be nil
 
 	procs  map[int32]*Process
 	exits  []exit // in order of time
@@ -224,6 +225,19 @@ func (p *Processes) Heed(n *NewPrograms) error {
 	return p.sideband.alsoWait(n.fd)
 }
 
+// FindAllocators has a Session of Heap see allocators, too, of programs that are started from now on, and of libraries
+// that are called as such (Linux 6.6; 6.11 for some processes alone). A program that is met for the first time has
+// run for some milliseconds by then. It must be called before Watch, and changes nothing for other Sessions.
+func (p *Processes) FindAllocators(s *Session) error {
+	if p.procs == nil || s.rings == nil {
+		return errNotOpen
+	}
+	if s.Event().IsHeap() {
+		p.allocators = &s.late
+	}
+	return nil
+}
+
 // lookAgain opens the files of programs that were executed which were not opened
 // when they were mapped, as the news of the process's fork, from another CPU, came
 // behind.
@@ -366,6 +380,9 @@ func (p *Processes) look(e *SidebandEvent) {
 		p.lookForGo(e)
 	}
 	p.announce(e.PID, e.image, e.Addr, e.Offset)
+	if p.allocators != nil {
+		p.allocators.mapped(e.ref())
+	}
 }
 
 // maxGoPrograms bounds what is kept of programs in Go, also where each is a new file.

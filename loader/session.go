@@ -36,6 +36,7 @@ type Session struct {
 	fork     link.Link       // that hook
 	execs    *NewPrograms    // nil without Config.NewPrograms
 	switches []link.Link     // of OffCPU and Wall, while it runs
+	late     lateAllocators  // of Heap
 
 	startedAt, stopped uint64 // CLOCK_MONOTONIC ns of Start and Stop
 	nextLate           uint64 // when to look for threads without a sample again
@@ -295,6 +296,9 @@ func (s *Session) Start() error {
 		if err := src.start(); err != nil {
 			return err
 		}
+		if src.Event.IsHeap() {
+			s.late.begin(src)
+		}
 	}
 	return nil
 }
@@ -328,6 +332,7 @@ func (s *Session) stop() error {
 		}
 		s.switches = nil
 	}
+	s.late.end()
 	if s.rings != nil {
 		s.rings.endPoints(func(int) bool { return true }) // to take a uprobe away takes a tenth of a second, and there may be many
 	}

@@ -178,7 +178,7 @@ func (s *source) start() error {
 		return s.cpus.enable()
 	}
 	if s.many != nil {
-		return s.attachMany()
+		return s.attachMany(s.Event.places)
 	}
 	for _, p := range s.points {
 		if err := unix.IoctlSetInt(p.fd, unix.PERF_EVENT_IOC_SET_BPF, s.programAt(p.place).FD()); err != nil {

@@ -28,6 +28,9 @@ type Stats struct {
 	UnsampledTime uint64
 	MissedWakers  uint64 // of Config.Wakers, for want of room: no event is lost by that
 	MissedFrees   uint64 // of Heap: blocks given back that no sample tells of, for want of room
+	// MissedAllocators are files with allocators that came while Heap was sampled and are not seen: see
+	// Processes.FindAllocators.
+	MissedAllocators uint64
 	// MissedSwitches are those back to a thread that the kernel did not
 	// report, and whose time is known within that of one on its CPU.
 	MissedSwitches uint64
@@ -127,6 +130,7 @@ func (s *Session) readStats() (Stats, error) {
 		st.Exited += c.Exited
 	}
 	st.Samples += s.flushed.Load()
+	st.MissedAllocators = s.late.numMissed()
 	for _, prog := range s.programs() {
 		ps, err := prog.Stats()
 		if err != nil {

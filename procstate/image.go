@@ -379,6 +379,38 @@ func (im *Image) Prog(t elf.ProgType) (elf.ProgHeader, bool) {
 	return elf.ProgHeader{}, false
 }
 
+// IsProgram reports whether the file is a program, not a library. A loader that
+// it asks for does not tell: glibc's libc.so.6 asks for one as well.
+func (im *Image) IsProgram() bool {
+	var flags uint64
+	im.eachDynamic(func(tag elf.DynTag, value uint64) {
+		if tag == elf.DT_FLAGS_1 {
+			flags = value
+		}
+	})
+	return im.typ == elf.ET_EXEC || elf.DynFlag1(flags)&elf.DF_1_PIE != 0
+}
+
+// eachDynamic calls f for the entries of the dynamic section.
+func (im *Image) eachDynamic(f func(tag elf.DynTag, value uint64)) {
+	p, ok := im.Prog(elf.PT_DYNAMIC)
+	if !ok || p.Filesz > 1<<16 {
+		return
+	}
+	b := make([]byte, p.Filesz)
+	if im.readFull(b, p.Off) != nil {
+		return
+	}
+	word := im.arch.AddressWidth
+	for ; len(b) >= 2*word; b = b[2*word:] {
+		tag, value := im.word(b), im.word(b[word:])
+		if elf.DynTag(tag) == elf.DT_NULL {
+			return
+		}
+		f(elf.DynTag(tag), value)
+	}
+}
+
 // Sections returns all section headers; the slice must not be modified.
 func (im *Image) Sections() []Section { return im.sections }
 

@@ -304,25 +304,16 @@ func relatives(im *Image, f func(vaddr, value uint64) bool) {
 // relaTable returns the file offset and size of the dynamic relocations with
 // addend, from the dynamic section.
 func relaTable(im *Image) (off, size uint64) {
-	p, ok := im.Prog(elf.PT_DYNAMIC)
-	if !ok || p.Filesz > 1<<16 {
-		return 0, 0
-	}
-	b := make([]byte, p.Filesz)
-	if im.readFull(b, p.Off) != nil {
-		return 0, 0
-	}
 	var vaddr uint64
-	le := binary.LittleEndian
-	for ; len(b) >= 16 && le.Uint64(b) != uint64(elf.DT_NULL); b = b[16:] {
-		switch elf.DynTag(le.Uint64(b)) {
+	im.eachDynamic(func(tag elf.DynTag, value uint64) {
+		switch tag {
 		case elf.DT_RELA:
-			vaddr = le.Uint64(b[8:])
+			vaddr = value
 		case elf.DT_RELASZ:
-			size = le.Uint64(b[8:])
+			size = value
 		}
-	}
-	off, ok = im.OffsetOfVaddr(vaddr, size)
+	})
+	off, ok := im.OffsetOfVaddr(vaddr, size)
 	if !ok {
 		return 0, 0
 	}

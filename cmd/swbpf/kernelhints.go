@@ -1,8 +1,6 @@
 package main
 
 import (
-	"debug/elf"
-	"encoding/binary"
 	"maps"
 	"slices"
 
@@ -54,7 +52,7 @@ func (p *pipeline) onImage(pid int32, im *procstate.Image, bias uint64) {
 		}
 		all := p.goPIDs[pid]
 		switch {
-		case isProgram(im):
+		case im.IsProgram():
 			all = []loader.GoOffsets{o}
 		case !slices.Contains(all, o) && len(all) < loader.MaxGoRuntimes:
 			all = append(all, o) // a library has a runtime of its own
@@ -67,7 +65,7 @@ func (p *pipeline) onImage(pid int32, im *procstate.Image, bias uint64) {
 	}
 	// Another program under the number of a Go process: its successor by
 	// exec, or by chance.
-	if _, was := p.goPIDs[pid]; was && isProgram(im) {
+	if _, was := p.goPIDs[pid]; was && im.IsProgram() {
 		p.forgetGoPID(pid)
 	}
 }
@@ -94,29 +92,6 @@ func (p *pipeline) forgetGoPID(pid int32) {
 	if p.kernel != nil {
 		p.kernel.ForgetGoProcess(int(pid))
 	}
-}
-
-// isProgram reports whether a file is a program, not a library. A loader that
-// it asks for does not tell: glibc's libc.so.6 asks for one as well.
-func isProgram(im *procstate.Image) bool {
-	if im.Type() == elf.ET_EXEC {
-		return true
-	}
-	_, interpreted := im.Prog(elf.PT_INTERP)
-	dyn, ok := im.Prog(elf.PT_DYNAMIC)
-	if !interpreted || !ok || dyn.Filesz > 1<<16 {
-		return false
-	}
-	b := make([]byte, dyn.Filesz)
-	if n, _ := im.ReadAt(b, int64(dyn.Off)); n < len(b) {
-		return false
-	}
-	for ; len(b) >= 16; b = b[16:] {
-		if elf.DynTag(binary.LittleEndian.Uint64(b)) == elf.DT_FLAGS_1 {
-			return elf.DynFlag1(binary.LittleEndian.Uint64(b[8:]))&elf.DF_1_PIE != 0
-		}
-	}
-	return false
 }
 
 // learnStackEnd tells the kernel side where the stack of a thread other than

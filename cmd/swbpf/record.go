@@ -96,8 +96,9 @@ that was most, or a fiftieth less. One byte in 524,288 is sampled, or in as many
 as -c says; with -c 1 it is every block. Each call of an allocator costs the
 program some microseconds: what does little else is ten times slower. An
 allocator that is part of a program, as Chromium's, is known of CMD and of what
-runs when the recording begins, not of what is started later. What programs take
-from the kernel themselves is not seen, as the heaps of Go and Java and, unless
+runs at the beginning; of a program started later, from some milliseconds after
+its first start on (Linux 6.6; with -p 6.11). What programs take from the kernel
+themselves is not seen, as the heaps of Go and Java and, unless
 PYTHONMALLOC=malloc is in its environment, Python's small objects.
 
 Several -e, or one with commas as perf has them, are recorded together. -F, -c,

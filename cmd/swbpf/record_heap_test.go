@@ -16,6 +16,11 @@ func buildHeap(t *testing.T) string {
 	return build(t, "heap", "gcc", "-O1", "-g", "-fno-builtin", "-pthread", "-o", "OUT", "testdata/targets/heap.c")
 }
 
+// buildShim makes a library with an allocator that calls the C library's.
+func buildShim(t *testing.T) string {
+	return build(t, "libshimmalloc.so", "gcc", "-O1", "-shared", "-fPIC", "-o", "OUT", "testdata/targets/shimmalloc.c")
+}
+
 // byCaller is what functions of testdata/targets/heap.c have got, in blocks and bytes: those that call an allocator.
 type byCaller map[string][2]int64
 
@@ -196,8 +201,7 @@ func TestRecordHeapPeak(t *testing.T) {
 
 // The allocators are those of the process: here one that calls the C library's, which count together as one.
 func TestRecordHeapOfProcess(t *testing.T) {
-	shim := build(t, "libshimmalloc.so", "gcc", "-O1", "-shared", "-fPIC", "-o", "OUT", "testdata/targets/shimmalloc.c")
-	for _, preload := range []string{"", shim} {
+	for _, preload := range []string{"", buildShim(t)} {
 		target := exec.Command(buildHeap(t), "100", "wait")
 		target.Env = append(os.Environ(), "LD_PRELOAD="+preload)
 		in, out := startWaiting(t, target)
@@ -205,6 +209,31 @@ func TestRecordHeapOfProcess(t *testing.T) {
 		held, _, allocated := heapOf(t, r)
 		wantHeap(t, preload+" held", held, heldOf(100))
 		wantHeap(t, preload+" allocated", allocated, allocatedOf(100))
+	}
+}
+
+// Allocators are seen, too, of programs that are started while it is recorded, and of libraries that are loaded then:
+// from soon after they are met.
+func TestRecordHeapLater(t *testing.T) {
+	static := build(t, "heap-static", "gcc", "-O1", "-g", "-fno-builtin", "-pthread", "-static", "-o", "OUT", "testdata/targets/heap.c")
+	script := func(preload, program string) []string {
+		return []string{"--heap", "-c", "1", "--", "sh", "-c", fmt.Sprintf("export LD_PRELOAD=%s; %s 0; sleep 0.3; %s 200", preload, program, program)}
+	}
+	for what, args := range map[string][]string{"static program": script("", static), "library": script(buildShim(t), buildHeap(t))} {
+		r := runRecord(t, args...)
+		if r.stats.AllocatorsMissed > 0 {
+			testenv.Lacks(t, "the kernel takes probes one by one")
+		}
+		held, _, allocated := heapOf(t, r)
+		wantHeap(t, what+": held", held, heldOf(200))
+		wantHeap(t, what+": allocated", allocated, allocatedOf(200))
+	}
+
+	r := runRecordBy(t, swbpf58(t), script("", static)...)
+	held, _, _ := heapOf(t, r)
+	wantHeap(t, "held, one by one", held, byCaller{})
+	if r.stats.AllocatorsMissed != 1 || !strings.Contains(r.stderr, "\n  (allocators of 1 file started or loaded meanwhile are not seen)\n") {
+		t.Errorf("allocators of %d files missed, want 1:\n%s", r.stats.AllocatorsMissed, r.stderr)
 	}
 }
 

@@ -182,6 +182,9 @@ func (r *recorder) start(reads bool) error {
 	if err := r.procs.Heed(r.session.NewPrograms()); err != nil {
 		return err
 	}
+	if err := r.procs.FindAllocators(r.session); err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop, r.watched = stop, make(chan struct{})
 	go func(p *loader.Processes) {
@@ -431,7 +434,8 @@ func (r *recorder) finish() (*profile.Profile, error) {
 	s.BPFRunNS, s.BPFRuns = st.RunTime, st.Runs
 	s.LeftOut = st.SkippedNumbers
 	s.OffCPUSkippedShort, s.OffCPUUnsampled, s.OffCPUUnsampledNS = st.SkippedShort, st.SkippedRate, st.UnsampledTime
-	s.OffCPUMissed, s.WakersLost, s.FreesMissed = st.MissedSwitches, st.MissedWakers, st.MissedFrees
+	s.OffCPUMissed, s.WakersLost = st.MissedSwitches, st.MissedWakers
+	s.FreesMissed, s.AllocatorsMissed = st.MissedFrees, st.MissedAllocators
 	s.UnreadableStacks, s.PartialRegisters, s.Exiting = st.UnreadableStack, st.PartialRegs, st.Exited
 	s.Processes = r.sampled.n
 	s.Modules = max(s.Modules, r.modules.count(r.builder.UsedModules()))

@@ -73,6 +73,7 @@ type detail struct {
 	Wakers              uint64            `json:"wakers,omitempty"`                  // samples of what woke threads up
 	WakersLost          uint64            `json:"wakers_lost,omitempty"`             // for want of room
 	FreesMissed         uint64            `json:"frees_missed,omitempty"`            // blocks of the heap given back, of which it is not known when
+	AllocatorsMissed    uint64            `json:"allocators_missed,omitempty"`       // files with allocators that came later and are not seen
 	UnsampledNS         uint64            `json:"not_sampled_ns,omitempty"`          // in the profile as "[not sampled]"
 	UnreadableStacks    uint64            `json:"unreadable_stacks,omitempty"`       // samples without a byte of user stack
 	PartialRegisters    uint64            `json:"partial_registers,omitempty"`       // samples of tasks that the kernel was just saving the registers of

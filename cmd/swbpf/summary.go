@@ -146,6 +146,9 @@ func printSummary(w io.Writer, r *recorder, p *profile.Profile, outs []*output) 
 		if s.FreesMissed > 0 {
 			fmt.Fprintf(w, "  (of %s it is not known when they were given back, for want of room: the most may be less)\n", plural(s.FreesMissed, "block"))
 		}
+		if s.AllocatorsMissed > 0 {
+			fmt.Fprintf(w, "  (allocators of %s started or loaded meanwhile are not seen)\n", plural(s.AllocatorsMissed, "file"))
+		}
 	}
 	for i, one := range p.Events() {
 		printTop(w, r, i, &r.samplings()[i], one)
