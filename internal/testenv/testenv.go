@@ -14,6 +14,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Lacks ends a test that this machine cannot run.
@@ -44,6 +47,17 @@ func Needs(t testing.TB, programs ...string) {
 			Lacks(t, "%s is not installed", program)
 		}
 	}
+}
+
+// CPUTime is how much CPU time the process has taken. A test that something comes to an end takes this for it, as it
+// is the same on a busy machine.
+func CPUTime(t testing.TB) time.Duration {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
 }
 
 // NoPanic calls f, and says it where f panics.
