@@ -1,15 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/testenv"
+	"github.com/swbpf/swbpf/procstate"
 )
 
 func buildHeap(t *testing.T) string {
@@ -235,6 +240,72 @@ func TestRecordHeapLater(t *testing.T) {
 	if r.stats.AllocatorsMissed != 1 || !strings.Contains(r.stderr, "\n  (allocators of 1 file started or loaded meanwhile are not seen)\n") {
 		t.Errorf("allocators of %d files missed, want 1:\n%s", r.stats.AllocatorsMissed, r.stderr)
 	}
+}
+
+// A recorder that is killed leaves no probe behind, and the program goes on.
+func TestRecordHeapKilled(t *testing.T) {
+	needRecord(t)
+	for _, program := range []string{swbpf(t), swbpf58(t)} {
+		target := exec.Command(buildHeap(t), "1000", "wait")
+		in, out := startWaiting(t, target)
+		if hasProbes(t, target.Process.Pid) {
+			t.Fatal("there are probes before it is recorded")
+		}
+		cmd := exec.Command(program, "record", "--heap", "-o", filepath.Join(t.TempDir(), "p.pb.gz"),
+			"-p", fmt.Sprint(target.Process.Pid), "--", "sh", "-c", "echo on; exec sleep 1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		_, on := testenv.Start(t, cmd)
+		if _, err := io.ReadFull(on, make([]byte, 3)); err != nil {
+			t.Fatalf("the command did not run: %v", err)
+		}
+		if !hasProbes(t, target.Process.Pid) {
+			t.Error("there are no probes while it is recorded")
+		}
+		if err := os.WriteFile(in, []byte("\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		if told := string(readPart(t, out, len("done\n"), 0)); told != "done\n" {
+			t.Errorf("it tells %q", told)
+		}
+		waitFor(t, "probes to go", func() bool { return !hasProbes(t, target.Process.Pid) })
+	}
+}
+
+// hasProbes reports whether the code of a process's C library is not that of the file.
+func hasProbes(t *testing.T, pid int) bool {
+	t.Helper()
+	mappings, err := procstate.ReadMaps(fmt.Sprintf("/proc/%d/maps", pid), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(mappings, func(m procstate.MapsEntry) bool { return strings.HasPrefix(filepath.Base(m.Path), "libc.so") })
+	if i < 0 {
+		t.Fatal("it has no C library")
+	}
+	m := mappings[i]
+	is := readPart(t, fmt.Sprintf("/proc/%d/mem", pid), int(m.End-m.Start), int64(m.Start))
+	return !bytes.Equal(is, readPart(t, m.Path, len(is), int64(m.Offset)))
+}
+
+// readPart reads some bytes of a file from an offset on, which is 0 for a pipe; past its end they are 0.
+func readPart(t *testing.T, path string, n int, offset int64) []byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	if offset > 0 {
+		_, err = f.ReadAt(b, offset)
+	} else {
+		_, err = io.ReadFull(f, b)
+	}
+	if err != nil && err != io.EOF {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // startWaiting starts testdata/targets/heap.c, whose standard input and output are two pipes with names, and waits until it
