@@ -52,6 +52,7 @@ the privileges do not allow sampling.`,
   swbpf top --cgroup nginx      a service, or a container by its ID
   swbpf top -e page-faults      who touches new memory
   swbpf top --off-cpu -p 4711   what one process waits for
+  swbpf top --off-cpu --wakers  ... and who ends that
   swbpf top --wall              on and off the CPU together
   swbpf top --window 60s        the last minute`,
 		Args: noArguments,
@@ -83,6 +84,7 @@ the privileges do not allow sampling.`,
 	f.Var(eventFlag{&o.record.eventsOptions, func(e *eventOptions) pflag.Value { return (*textValue)(&e.filter) }}, "filter", "only events of which this `condition` holds, as record does")
 	f.BoolVar(&o.record.offCPU, "off-cpu", false, "show where threads wait, by time")
 	f.BoolVar(&o.record.wall, "wall", false, "show time on and off the CPU together")
+	f.BoolVar(&o.record.wakers, "wakers", false, "with --off-cpu or --wall: on top of what a thread waits in, also the stack of what woke it up")
 	f.Var(&o.record.minOffCPU, "min-off-cpu", "leave out times off the CPU that are shorter (default 1µs)")
 	f.Var(&o.window, "window", "the time that the figures are of, 1s to 10m")
 	f.BoolVar(&o.record.noKernel, "no-kernel", false, "leave out kernel frames")

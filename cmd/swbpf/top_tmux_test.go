@@ -235,6 +235,23 @@ func TestTopWall(t *testing.T) {
 	}
 }
 
+// TestTopWakers looks at what a thread waits for in read, which another one ends with write.
+func TestTopWakers(t *testing.T) {
+	t.Parallel()
+	m := newTmux(t)
+	target := exec.Command(buildWakers(t), "100000000")
+	if err := target.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { target.Process.Kill(); target.Wait() })
+	m.keys(fmt.Sprintf("clear; %s top --off-cpu --wakers -p %d", swbpf(t), target.Process.Pid), "Enter")
+	m.wait("[1 Functions]", "off-cpu", "write_byte")
+	m.keys("/", "read_byte", "Enter", "Enter")
+	m.wait("CALLEES", "read_byte", "[sleep]", "[woken by maker]")
+	m.keys("q")
+	m.left("q")
+}
+
 // Top shows a thread, a process with its children, a user, and what runs on a CPU, and nothing else.
 func TestTopOf(t *testing.T) {
 	t.Parallel()
