@@ -281,6 +281,9 @@ func printHeap(w io.Writer, h *heap, began, period uint64) {
 	}
 	fmt.Fprintf(w, "held at the end: %s%s; at most: %s%s; allocated: %s\n",
 		amount(held.bytes, "bytes"), blocks, amount(peak.bytes, "bytes"), after, amount(h.sums[allocatedEvent].bytes, "bytes"))
+	if held.bytes > peak.bytes {
+		fmt.Fprintln(w, "  (of processes that ended meanwhile, what they held then counts as held at the end; at most was held at one time)")
+	}
 	if period > 1 {
 		fmt.Fprintf(w, "  (a sample each %s; -c 1 counts every block)\n", amount(int64(period), "bytes"))
 	}

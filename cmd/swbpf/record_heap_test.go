@@ -179,6 +179,9 @@ func TestRecordHeapOfEnded(t *testing.T) {
 	for _, v := range heldOf(times) {
 		blocks += processes * v[0]
 	}
+	if want := "\n  (of processes that ended meanwhile, what they held then counts as held at the end; at most was held at one time)\n"; !strings.Contains(r.stderr, want) {
+		t.Errorf("it is not told:\n%s", r.stderr)
+	}
 	if r.stats.Lost != 0 || r.stats.Processes < processes || blocks < maxPast*3/2 {
 		t.Errorf("lost %v, %d processes, %d blocks", r.stats.LostByReason, r.stats.Processes, blocks)
 	}
