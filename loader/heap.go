@@ -134,6 +134,9 @@ func HeapOf(pids []int, programs ...string) (Event, error) {
 	return e, nil
 }
 
+// maxAllocatorFunctions is how many functions an allocator has, at most, by its names; a file can claim any number.
+const maxAllocatorFunctions = 1 << 8
+
 var errNoAllocator = errors.New("no file that is run defines malloc and free")
 
 // findAllocator finds the functions of the allocator in a file: where they are entered, and those that return.
@@ -147,19 +150,21 @@ func findAllocator(im *procstate.Image, places []place) ([]place, error) {
 		if offset, ok := im.OffsetOfVaddr(s.Value, 1); ok && isCode(im, offset) {
 			at[offset] = string(program)
 		}
-		return true
+		return len(at) <= maxAllocatorFunctions
 	})
 	var hasMalloc, hasFree bool
-	for offset, program := range at {
+	for _, program := range at {
 		hasMalloc = hasMalloc || program == gen.SamplerProgOnMalloc
 		hasFree = hasFree || program == gen.SamplerProgOnFree
+	}
+	if !hasMalloc || !hasFree || len(at) > maxAllocatorFunctions || im.Arch().AddressWidth != 8 {
+		return nil, errNoAllocator
+	}
+	for offset, program := range at {
 		places = append(places, place{offset: cheapPlace(im, offset, program), program: program})
 		if program != gen.SamplerProgOnFree {
 			places = append(places, place{offset: offset, program: gen.SamplerProgOnAllocated})
 		}
-	}
-	if !hasMalloc || !hasFree || im.Arch().AddressWidth != 8 {
-		return nil, errNoAllocator
 	}
 	slices.SortFunc(places, func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.program, b.program))

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -64,6 +65,22 @@ func TestFindAllocator(t *testing.T) {
 	}
 	if places, err := find(exe); !errors.Is(err, errNoAllocator) {
 		t.Errorf("%s: %v, %v", exe, places, err)
+	}
+	testenv.Needs(t, "gcc")
+	for operators, want := range map[int]error{10: nil, maxAllocatorFunctions: errNoAllocator} { // that many is a lie
+		code := ".text\n"
+		for i := range operators + 2 {
+			name := []string{"malloc", "free", fmt.Sprint("_Znwm", i)}[min(i, 2)]
+			code += fmt.Sprintf(".globl %s\n.type %[1]s, @function\n%[1]s: nop\n", name)
+		}
+		path := filepath.Join(t.TempDir(), "allocator.s")
+		if err := os.WriteFile(path, []byte(code), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Run(t, exec.Command("gcc", "-shared", "-nostdlib", "-o", path+".so", path))
+		if places, err := find(path + ".so"); !errors.Is(err, want) || err == nil && len(places) != 2*(operators+1)+1 {
+			t.Errorf("with %d operators: %d places, %v; want %v", operators, len(places), err, want)
+		}
 	}
 }
 
