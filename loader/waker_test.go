@@ -2,11 +2,15 @@ package loader
 
 import (
 	"errors"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // Where the kernel hides its addresses, wakers are refused, with the reason.
@@ -54,5 +58,50 @@ func TestBadWaker(t *testing.T) {
 		if err := s.emitWaker(rec[:len(rec)-8], func(*Sample) error { return nil }); err == nil {
 			t.Errorf("%s: a record that is cut is none", what)
 		}
+	}
+}
+
+// Where a ring has no room for what wakes threads up, that is counted, and the times off the CPU are still told of.
+func TestWakersOfFullRing(t *testing.T) {
+	const threads = 5 // each of which has been woken at most that does not run yet
+	kernelTest(t)
+	testenv.Needs(t, "gcc")
+	program := filepath.Join(t.TempDir(), "pingpong")
+	testenv.Run(t, exec.Command("gcc", "-O1", "-pthread", "-o", program, "../cmd/swbpf/testdata/targets/wakers.c"))
+	target := exec.Command(program, "1000000000")
+	if err := target.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = target.Process.Kill()
+		_ = target.Wait()
+	})
+	s := startSession(t, Config{Event: OffCPU, Wakers: true, Kernel: true, PIDs: []int{target.Process.Pid}, RingBytes: 128 << 10})
+	for end := time.Now().Add(patience); stats(t, s).MissedWakers == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("there is room for all: %+v", stats(t, s))
+		}
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	type wait struct {
+		tid  int32
+		left uint64
+	}
+	told := map[wait]bool{}
+	known := 0
+	drain(t, s, func(p *Sample) {
+		switch w := (wait{p.TID, p.Left}); {
+		case p.Waker.TID != 0:
+			told[wait{p.Waker.TID, p.Waker.Left}] = true
+		case told[w]:
+			known++
+			delete(told, w)
+		}
+	})
+	st := stats(t, s)
+	if known == 0 || len(told) > threads || st.MissedWakers == 0 || st.LostRingFull != 0 {
+		t.Errorf("%d times off the CPU with what ended them, of which more is told of %v; %+v", known, told, st)
 	}
 }
