@@ -115,7 +115,7 @@ func (c *Config) complete() error {
 	if err := first.complete(); err != nil {
 		return err
 	}
-	if first.Event.IsHeap() && len(first.Event.places) == 0 {
+	if first.Event.IsHeap() && first.Event.typ == 0 { // as the variable has it
 		var err error
 		if first.Event, err = HeapOf(c.PIDs); err != nil {
 			return err

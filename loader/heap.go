@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -96,7 +97,7 @@ func (e Event) IsHeap() bool { return e.heap }
 
 // HeapOf returns Heap for the allocators of some processes, by their IDs, or of all that run, and of programs that
 // are to be started, by names as a shell has them. Of those that come later the machine's usual libraries are seen, and
-// what Processes.FindAllocators finds.
+// what Processes.FindAllocators finds; where that can be, none needs to be there of a program or at the beginning.
 func HeapOf(pids []int, programs ...string) (Event, error) {
 	e := Heap
 	typ, onReturn, err := probeConfig("uprobe", true)
@@ -120,7 +121,7 @@ func HeapOf(pids []int, programs ...string) (Event, error) {
 			e.places = append(e.places, p)
 		}
 	}
-	if len(e.places) == 0 {
+	if len(e.places) == 0 && (len(pids) > 0 || !canAttachMany([]int{-1})) {
 		for _, pid := range pids {
 			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); errors.Is(err, os.ErrNotExist) {
 				return Event{}, fmt.Errorf("process %d: no such process", pid)
@@ -192,7 +193,7 @@ func allocatorFiles(pids []int, programs []string) (paths []string) {
 		}
 		for _, name := range programs {
 			if path, err := exec.LookPath(name); err == nil {
-				paths = append(paths, path)
+				paths = append(append(paths, path), loadedAllocators(path)...)
 			}
 		}
 	}
@@ -212,6 +213,48 @@ func allocatorFiles(pids []int, programs []string) (paths []string) {
 		files = append(files, fi)
 		return false
 	})
+}
+
+// loadedAllocators returns the files that may have the allocator of a program that is to be started here, of those that
+// its loader will load for it and of those that the environment names.
+func loadedAllocators(program string) (paths []string) {
+	for _, name := range strings.FieldsFunc(os.Getenv("LD_PRELOAD"), func(r rune) bool { return r == ' ' || r == ':' }) {
+		if path, err := resolveBinary(name); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	f, err := elf.Open(program)
+	if err != nil {
+		return paths
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP && p.Filesz < 1<<12 { // musl's is its C library
+			if name, err := io.ReadAll(p.Open()); err == nil {
+				paths = append(paths, string(bytes.TrimRight(name, "\x00")))
+			}
+		}
+	}
+	dirs := filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))
+	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
+		of, _ := f.DynString(tag)
+		for _, list := range of {
+			dirs = append(dirs, filepath.SplitList(strings.NewReplacer("$ORIGIN", filepath.Dir(program), "${ORIGIN}", filepath.Dir(program)).Replace(list))...)
+		}
+	}
+	needed, _ := f.ImportedLibraries()
+	for _, name := range needed {
+		switch {
+		case !isAllocatorLibrary(filepath.Base(name)):
+		case strings.Contains(name, "/"):
+			paths = append(paths, name)
+		default:
+			for _, dir := range dirs {
+				paths = append(paths, filepath.Join(dir, name))
+			}
+		}
+	}
+	return paths
 }
 
 // runningProcesses returns the IDs of all processes.

@@ -147,6 +147,14 @@ func TestHeapConfig(t *testing.T) {
 	if err != nil || !e.IsHeap() || e.IsUprobe() || len(e.places) == 0 {
 		t.Errorf("%+v, %v", e, err)
 	}
+	if !canAttachMany([]int{-1}) {
+		return
+	}
+	e.places = nil // none is found, but may come
+	s := startSession(t, Config{Event: e, PIDs: []int{os.Getpid()}, FollowChildren: true})
+	if got := s.Event(); len(got.places) > 0 || !got.IsHeap() {
+		t.Errorf("allocators in %d places have come", len(got.places))
+	}
 }
 
 // A Session tells of blocks that are handed out and of those that are given back, and knows which are left until

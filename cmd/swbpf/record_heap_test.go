@@ -220,6 +220,26 @@ func TestRecordHeapOfProcess(t *testing.T) {
 	}
 }
 
+// The allocator of a command is seen from its start on, whose ever it is.
+func TestRecordHeapOfCommand(t *testing.T) {
+	testenv.Needs(t, "musl-gcc")
+	musl := build(t, "heap-musl", "musl-gcc", "-O1", "-g", "-fno-builtin", "-o", "OUT", "testdata/targets/heap.c")
+	shim := buildShim(t)
+	linked := func(name string, flags ...string) string {
+		return build(t, name, append([]string{"gcc", "-O1", "-g", "-fno-builtin", "-pthread", "-o", "OUT", "testdata/targets/heap.c"}, flags...)...)
+	}
+	byPath := linked("heap-by-path", shim)
+	byName := linked("heap-by-name", "-L"+filepath.Dir(shim), "-l:"+filepath.Base(shim), "-Wl,-rpath,$ORIGIN")
+	for _, c := range []struct{ program, preload string }{{musl, ""}, {byPath, ""}, {byName, ""}, {buildHeap(t), shim}} {
+		swbpf(t)
+		t.Setenv("LD_PRELOAD", c.preload)
+		held, _, allocated := heapOf(t, runRecord(t, "--heap", "-c", "1", "--", c.program, "200"))
+		os.Unsetenv("LD_PRELOAD")
+		wantHeap(t, c.program+" "+c.preload+": held", held, heldOf(200))
+		wantHeap(t, c.program+" "+c.preload+": allocated", allocated, allocatedOf(200))
+	}
+}
+
 // Allocators are seen, too, of programs that are started while it is recorded, and of libraries that are loaded then:
 // from soon after they are met.
 func TestRecordHeapLater(t *testing.T) {
