@@ -11,10 +11,11 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// What is kept of files that are mapped while Heap is sampled: those that need not be looked at again, and those whose
-// allocators are attached to.
+// What is kept of files that are mapped while Heap is sampled: those that need not be looked at again, those that wait,
+// which are open, and those whose allocators are attached to.
 const (
 	maxJudged = 1 << 12
+	maxQueued = 1 << 8
 	maxLate   = 1 << 8
 )
 
@@ -25,12 +26,12 @@ type lateAllocators struct {
 	working sync.WaitGroup
 
 	mu     sync.Mutex
-	judged map[mappedID]bool   // has no allocator, is attached to, or waits
-	queue  []procstate.FileRef // files to look at
-	works  bool                // a goroutine looks at them
-	ended  bool                // no more are looked at
-	files  []os.FileInfo       // attached to
-	missed map[mappedID]bool   // could not be attached to
+	judged map[mappedID]bool // has no allocator, is attached to, or waits
+	queue  []*os.File        // to look at
+	works  bool              // a goroutine looks at them
+	ended  bool              // no more are looked at
+	files  []os.FileInfo     // attached to
+	missed uint64            // could not be attached to
 }
 
 // mappedID tells which file a mapping is of.
@@ -61,7 +62,11 @@ func (a *lateAllocators) start() {
 // end returns when no file is looked at any more.
 func (a *lateAllocators) end() {
 	a.mu.Lock()
-	a.ended, a.queue = true, nil
+	a.ended = true
+	for _, f := range a.queue {
+		f.Close()
+	}
+	a.queue = nil
 	a.mu.Unlock()
 	a.working.Wait()
 }
@@ -74,47 +79,46 @@ func (a *lateAllocators) has(fi os.FileInfo) bool {
 func (a *lateAllocators) numMissed() uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return uint64(len(a.missed))
+	return a.missed
 }
 
-// mapped has a file looked at, soon, that a process has mapped, if that was not done before.
-func (a *lateAllocators) mapped(ref *procstate.FileRef) {
+// look has a file looked at, soon, that a process has mapped, if that was not done before. It is opened at once, as the
+// process may end.
+func (a *lateAllocators) look(ref *procstate.FileRef) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	id := idOf(ref)
-	if a.ended || a.judged[id] || len(a.queue) == maxJudged {
+	id := mappedID{ref.Dev, ref.Inode, ref.Gen}
+	if a.ended || a.judged[id] || len(a.queue) == maxQueued {
 		return
+	}
+	f, err := procstate.OpenMapped(ref)
+	if err != nil {
+		return // it may come again
 	}
 	if a.judged == nil || len(a.judged) == maxJudged {
 		a.judged = map[mappedID]bool{}
 	}
 	a.judged[id] = true
-	a.queue = append(a.queue, *ref)
+	a.queue = append(a.queue, f)
 	a.start()
 }
-
-func idOf(ref *procstate.FileRef) mappedID { return mappedID{ref.Dev, ref.Inode, ref.Gen} }
 
 // work looks at the files that wait.
 func (a *lateAllocators) work() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(a.queue) > 0 {
-		ref := a.queue[0]
+		f := a.queue[0]
 		a.queue = a.queue[1:]
 		a.mu.Unlock()
-		fi, err := a.attach(&ref)
+		fi, err := a.attach(f)
+		f.Close()
 		a.mu.Lock()
 		switch {
 		case err == nil:
 			a.files = append(a.files, fi)
-		case errors.Is(err, os.ErrNotExist):
-			delete(a.judged, idOf(&ref)) // the process has ended: where another one maps the file, it is looked at again
-		case !errors.Is(err, errNoAllocator) && len(a.missed) < maxLate:
-			if a.missed == nil {
-				a.missed = map[mappedID]bool{}
-			}
-			a.missed[idOf(&ref)] = true
+		case !errors.Is(err, errNoAllocator):
+			a.missed++
 		}
 	}
 	a.works = false
@@ -123,26 +127,20 @@ func (a *lateAllocators) work() {
 var errTooManyAllocators = errors.New("too many files with allocators")
 
 // attach has the programs of Heap run in the allocator of a file, if it has one.
-func (a *lateAllocators) attach(ref *procstate.FileRef) (os.FileInfo, error) {
-	proc := fmt.Sprintf("/proc/%d", ref.PID)
-	path := mappedFile(proc, rootOf(proc), ref.Start, ref.End, ref.Path)
-	fi, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !fi.Mode().IsRegular() || a.has(fi) {
+func (a *lateAllocators) attach(f *os.File) (os.FileInfo, error) {
+	fi, err := f.Stat()
+	if err != nil || a.has(fi) {
 		return nil, errNoAllocator // that is not known
 	}
+	path := fmt.Sprintf("/proc/self/fd/%d", f.Fd()) // no other need lead to it
 	of := Event{Name: a.source.Event.Name}
 	places, err := of.placesIn(path, func(im *procstate.Image, places []place) ([]place, error) {
-		if !isAllocatorLibrary(filepath.Base(ref.Path)) && !im.IsProgram() {
+		if !isAllocatorLibrary(filepath.Base(f.Name())) && !im.IsProgram() {
 			return nil, errNoAllocator
 		}
 		return findAllocator(im, places)
 	})
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil, err
 	case err != nil:
 		return nil, errNoAllocator
 	case a.source.many == nil || len(a.files) == maxLate:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -178,8 +179,10 @@ var allocatorLibraries = []string{"libc", "libjemalloc", "libtcmalloc", "libtcma
 
 // isAllocatorLibrary reports whether the file of a library may have an allocator, by its name.
 func isAllocatorLibrary(file string) bool {
-	return isCalled(file, "libc") || strings.HasPrefix(file, "ld-musl-") || strings.HasPrefix(file, "libc.musl-") ||
-		strings.Contains(file, "malloc") && strings.Contains(file, ".so")
+	named := func(name string) bool { return strings.HasPrefix(file, name) }
+	return isCalled(file, "libc") || slices.ContainsFunc([]string{
+		"ld-musl-", "libc.musl-", "libasan.so", "liblsan.so", "libtsan.so", "libclang_rt.", "libhoard.so", "libscudo",
+	}, named) || strings.Contains(file, "malloc") && strings.Contains(file, ".so")
 }
 
 // allocatorFiles returns the files, each once, that may have the allocators of some processes, or of all, and of
@@ -310,7 +313,14 @@ func (s *source) attachMany(places []place) error {
 		h := hook{p.file, p.program}
 		offsets[h] = append(offsets[h], p.offset)
 	}
-	for h, at := range offsets {
+	// Returns come first: a call of which only the beginning is seen hides others.
+	order := func(h hook) int {
+		if h.program == gen.SamplerProgOnAllocated {
+			return 0
+		}
+		return 1
+	}
+	for _, h := range slices.SortedFunc(maps.Keys(offsets), func(a, b hook) int { return order(a) - order(b) }) {
 		ex, err := link.OpenExecutable(h.file)
 		if err != nil {
 			return fmt.Errorf("attach to %s: %w", h.file, err)
@@ -320,7 +330,7 @@ func (s *source) attachMany(places []place) error {
 			attach = ex.UretprobeMulti
 		}
 		for _, pid := range s.many {
-			l, err := attach(nil, s.heap[h.program], &link.UprobeMultiOptions{Addresses: at, PID: uint32(max(0, pid))})
+			l, err := attach(nil, s.heap[h.program], &link.UprobeMultiOptions{Addresses: offsets[h], PID: uint32(max(0, pid))})
 			if errors.Is(err, os.ErrNotExist) {
 				continue // it has ended
 			}

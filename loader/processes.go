@@ -380,8 +380,8 @@ func (p *Processes) look(e *SidebandEvent) {
 		p.lookForGo(e)
 	}
 	p.announce(e.PID, e.image, e.Addr, e.Offset)
-	if p.allocators != nil {
-		p.allocators.mapped(e.ref())
+	if p.allocators != nil && e.image != nil {
+		p.allocators.look(e.ref())
 	}
 }
 

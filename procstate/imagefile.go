@@ -191,6 +191,16 @@ func findFile(ref *FileRef, roots imageRoots) (fd int, st *fileStat, err error) 
 	return -1, nil, fmt.Errorf("%s: %w: %w", ref.Path, ErrFileGone, tried)
 }
 
+// OpenMapped opens the file of a mapping, by whatever path leads to it: one of another identity is never opened. Errors
+// wrap ErrFileGone. An Image may be of another file with the same contents.
+func OpenMapped(ref *FileRef) (*os.File, error) {
+	fd, _, err := findFile(ref, nil)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), ref.Path), nil
+}
+
 var errOtherFile = errors.New("another file has that path")
 
 // openIdentified opens path when it is the file that ref names. Files of
