@@ -1,150 +1,216 @@
 package loader
 
 import (
+	"bytes"
+	"cmp"
+	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
+	"strings"
 
+	"github.com/swbpf/swbpf/gen"
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// What is kept of files that are mapped while Heap is sampled: those that need not be looked at again, those that wait,
-// which are open, and those whose allocators are attached to.
-const (
-	maxJudged = 1 << 12
-	maxQueued = 1 << 8
-	maxLate   = 1 << 8
+// allocator is a function of an allocator, by what it does with its arguments: a program of the kernel side.
+type allocator string
+
+// allocators are the functions by which programs get and give back memory, by their names.
+var allocators = map[string]allocator{
+	"malloc": gen.SamplerProgOnMalloc, "valloc": gen.SamplerProgOnMalloc, "pvalloc": gen.SamplerProgOnMalloc,
+	"calloc": gen.SamplerProgOnCalloc, "realloc": gen.SamplerProgOnRealloc, // which reallocarray calls
+	"memalign": gen.SamplerProgOnMemalign, "aligned_alloc": gen.SamplerProgOnMemalign, "posix_memalign": gen.SamplerProgOnPosixMemalign,
+	"free": gen.SamplerProgOnFree, "cfree": gen.SamplerProgOnFree,
+	// jemalloc's own, as Rust's programs call them
+	"mallocx": gen.SamplerProgOnMalloc, "rallocx": gen.SamplerProgOnRealloc, "dallocx": gen.SamplerProgOnFree, "sdallocx": gen.SamplerProgOnFree,
+}
+
+// allocatorPrefixes are put before these names by who links jemalloc into a program.
+var allocatorPrefixes = [][]byte{[]byte("je_"), []byte("_rjem_")}
+
+// Mangled names of C++'s operators new and delete begin so, of 64 bits.
+var (
+	newOperators    = [][]byte{[]byte("_Znwm"), []byte("_Znam")}
+	deleteOperators = [][]byte{[]byte("_ZdlPv"), []byte("_ZdaPv")}
 )
 
-// lateAllocators attaches the programs of Heap to allocators that come while it is sampled: of programs that
-// are started then, and of libraries with such names. Its methods may be called by any goroutine.
-type lateAllocators struct {
-	source  *source
-	working sync.WaitGroup
-
-	mu     sync.Mutex
-	judged map[mappedID]bool // has no allocator, is attached to, or waits
-	queue  []*os.File        // to look at
-	works  bool              // a goroutine looks at them
-	ended  bool              // no more are looked at
-	files  []os.FileInfo     // attached to
-	missed uint64            // could not be attached to
-}
-
-// mappedID tells which file a mapping is of.
-type mappedID struct{ dev, inode, gen uint64 }
-
-// begin has files looked at from now on, and those that have come before. It is called when the places of the event are
-// attached to.
-func (a *lateAllocators) begin(s *source) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.source = s
-	for _, p := range s.Event.places {
-		if fi, err := os.Stat(p.file); err == nil && !a.has(fi) {
-			a.files = append(a.files, fi)
-		}
-	}
-	a.start()
-}
-
-// start has a goroutine look at the files that wait, if none does.
-func (a *lateAllocators) start() {
-	if a.source != nil && !a.works && len(a.queue) > 0 {
-		a.works = true
-		a.working.Go(a.work)
-	}
-}
-
-// end returns when no file is looked at any more.
-func (a *lateAllocators) end() {
-	a.mu.Lock()
-	a.ended = true
-	for _, f := range a.queue {
-		f.Close()
-	}
-	a.queue = nil
-	a.mu.Unlock()
-	a.working.Wait()
-}
-
-func (a *lateAllocators) has(fi os.FileInfo) bool {
-	return slices.ContainsFunc(a.files, func(other os.FileInfo) bool { return os.SameFile(fi, other) })
-}
-
-// numMissed is how many files have an allocator that is not seen.
-func (a *lateAllocators) numMissed() uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.missed
-}
-
-// look has a file looked at, soon, that a process has mapped, if that was not done before. It is opened at once, as the
-// process may end.
-func (a *lateAllocators) look(ref *procstate.FileRef) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	id := mappedID{ref.Dev, ref.Inode, ref.Gen}
-	if a.ended || a.judged[id] || len(a.queue) == maxQueued {
-		return
-	}
-	f, err := procstate.OpenMapped(ref)
-	if err != nil {
-		return // it may come again
-	}
-	if a.judged == nil || len(a.judged) == maxJudged {
-		a.judged = map[mappedID]bool{}
-	}
-	a.judged[id] = true
-	a.queue = append(a.queue, f)
-	a.start()
-}
-
-// work looks at the files that wait.
-func (a *lateAllocators) work() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for len(a.queue) > 0 {
-		f := a.queue[0]
-		a.queue = a.queue[1:]
-		a.mu.Unlock()
-		fi, err := a.attach(f)
-		f.Close()
-		a.mu.Lock()
-		switch {
-		case err == nil:
-			a.files = append(a.files, fi)
-		case !errors.Is(err, errNoAllocator):
-			a.missed++
-		}
-	}
-	a.works = false
-}
-
-var errTooManyAllocators = errors.New("too many files with allocators")
-
-// attach has the programs of Heap run in the allocator of a file, if it has one.
-func (a *lateAllocators) attach(f *os.File) (os.FileInfo, error) {
-	fi, err := f.Stat()
-	if err != nil || a.has(fi) {
-		return nil, errNoAllocator // that is not known
-	}
-	path := fmt.Sprintf("/proc/self/fd/%d", f.Fd()) // no other need lead to it
-	of := Event{Name: a.source.Event.Name}
-	places, err := of.placesIn(path, func(im *procstate.Image, places []place) ([]place, error) {
-		if !isAllocatorLibrary(filepath.Base(f.Name())) && !im.IsProgram() {
-			return nil, errNoAllocator
-		}
-		return findAllocator(im, places)
-	})
+// allocatorOf returns what a function is by its name, "" if it is no allocator's.
+func allocatorOf(name []byte) allocator {
+	begins := func(prefix []byte) bool { return bytes.HasPrefix(name, prefix) }
 	switch {
-	case err != nil:
-		return nil, errNoAllocator
-	case a.source.many == nil || len(a.files) == maxLate:
-		return nil, errTooManyAllocators
+	case slices.ContainsFunc(newOperators, begins):
+		return gen.SamplerProgOnMalloc
+	case slices.ContainsFunc(deleteOperators, begins):
+		return gen.SamplerProgOnFree
 	}
-	return fi, a.source.attachMany(places)
+	for _, prefix := range allocatorPrefixes {
+		name = bytes.TrimPrefix(name, prefix)
+	}
+	return allocators[string(name)]
+}
+
+// maxAllocatorFunctions is how many functions an allocator has, at most, by its names; a file can claim any number.
+const maxAllocatorFunctions = 1 << 8
+
+var errNoAllocator = errors.New("no file that is run defines malloc and free")
+
+// findAllocator finds the functions of the allocator in a file: where they are entered, and those that return.
+func findAllocator(im *procstate.Image, places []place) ([]place, error) {
+	at := map[uint64]string{}
+	im.EachSymbol(func(s *procstate.ELFSymbol) bool {
+		program := allocatorOf(s.Name)
+		if s.Type != elf.STT_FUNC || s.Value == 0 || program == "" {
+			return true
+		}
+		if offset, ok := im.OffsetOfVaddr(s.Value, 1); ok && isCode(im, offset) {
+			at[offset] = string(program)
+		}
+		return len(at) <= maxAllocatorFunctions
+	})
+	var hasMalloc, hasFree bool
+	for _, program := range at {
+		hasMalloc = hasMalloc || program == gen.SamplerProgOnMalloc
+		hasFree = hasFree || program == gen.SamplerProgOnFree
+	}
+	if !hasMalloc || !hasFree || len(at) > maxAllocatorFunctions || im.Arch().AddressWidth != 8 {
+		return nil, errNoAllocator
+	}
+	for offset, program := range at {
+		places = append(places, place{offset: cheapPlace(im, offset, program), program: program})
+		if program != gen.SamplerProgOnFree {
+			places = append(places, place{offset: offset, program: gen.SamplerProgOnAllocated})
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.program, b.program))
+	})
+	return places, nil
+}
+
+// allocatorLibraries are libraries that programs may load, by the names of files without what follows ".so".
+var allocatorLibraries = []string{"libc", "libjemalloc", "libtcmalloc", "libtcmalloc_minimal", "libmimalloc"}
+
+// isAllocatorLibrary reports whether the file of a library may have an allocator, by its name.
+func isAllocatorLibrary(file string) bool {
+	named := func(name string) bool { return strings.HasPrefix(file, name) }
+	return isCalled(file, "libc") || slices.ContainsFunc([]string{
+		"ld-musl-", "libc.musl-", "libasan.so", "liblsan.so", "libtsan.so", "libclang_rt.", "libhoard.so", "libscudo",
+	}, named) || strings.Contains(file, "malloc") && strings.Contains(file, ".so")
+}
+
+// allocatorFiles returns the files, each once, that may have the allocators of some processes, or of all, and of
+// programs.
+func allocatorFiles(pids []int, programs []string) (paths []string) {
+	if len(pids) == 0 {
+		for _, name := range allocatorLibraries {
+			if path, err := resolveBinary(name); err == nil {
+				paths = append(paths, path)
+			}
+		}
+		for _, name := range programs {
+			if path, err := exec.LookPath(name); err == nil {
+				paths = append(append(paths, path), loadedAllocators(path)...)
+			}
+		}
+	}
+	if len(pids) == 0 && len(programs) == 0 {
+		pids = runningProcesses()
+	}
+	seen := map[string]bool{} // by what identifies the file of a mapping
+	for _, pid := range pids {
+		paths = append(paths, mappedAllocators(pid, seen)...)
+	}
+	var files []os.FileInfo
+	return slices.DeleteFunc(paths, func(path string) bool {
+		fi, err := os.Stat(path)
+		if err != nil || !fi.Mode().IsRegular() || slices.ContainsFunc(files, func(other os.FileInfo) bool { return os.SameFile(fi, other) }) {
+			return true
+		}
+		files = append(files, fi)
+		return false
+	})
+}
+
+// loadedAllocators returns the files that may have the allocator of a program that is to be started here, of those that
+// its loader will load for it and of those that the environment names.
+func loadedAllocators(program string) (paths []string) {
+	for _, name := range strings.FieldsFunc(os.Getenv("LD_PRELOAD"), func(r rune) bool { return r == ' ' || r == ':' }) {
+		if path, err := resolveBinary(name); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	if fi, err := os.Stat(program); err != nil || !fi.Mode().IsRegular() {
+		return paths // a FIFO would not be opened until somebody writes
+	}
+	f, err := elf.Open(program)
+	if err != nil {
+		return paths
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP && p.Filesz < 1<<12 { // musl's is its C library
+			if name, err := io.ReadAll(p.Open()); err == nil {
+				paths = append(paths, string(bytes.TrimRight(name, "\x00")))
+			}
+		}
+	}
+	dirs := filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))
+	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
+		of, _ := f.DynString(tag)
+		for _, list := range of {
+			dirs = append(dirs, filepath.SplitList(strings.NewReplacer("$ORIGIN", filepath.Dir(program), "${ORIGIN}", filepath.Dir(program)).Replace(list))...)
+		}
+	}
+	needed, _ := f.ImportedLibraries()
+	for _, name := range needed {
+		switch {
+		case !isAllocatorLibrary(filepath.Base(name)):
+		case strings.Contains(name, "/"):
+			paths = append(paths, name)
+		default:
+			for _, dir := range dirs {
+				paths = append(paths, filepath.Join(dir, name))
+			}
+		}
+	}
+	return paths
+}
+
+// runningProcesses returns the IDs of all processes.
+func runningProcesses() (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		var pid int
+		if _, err := fmt.Sscanf(filepath.Base(dir), "%d", &pid); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// mappedAllocators returns the files, by paths of ours, that a process has mapped and that may have its allocator: its
+// program and libraries. Files that were seen before are left out.
+func mappedAllocators(pid int, seen map[string]bool) (paths []string) {
+	proc := fmt.Sprintf("/proc/%d", pid)
+	mapped, err := procstate.ReadMaps(proc+"/maps", true)
+	if err != nil {
+		return nil
+	}
+	program, _ := os.Readlink(proc + "/exe")
+	root := rootOf(proc)
+	for _, m := range mapped {
+		path := strings.TrimSuffix(m.Path, " (deleted)")
+		file := fmt.Sprint(m.Major, m.Minor, m.Inode, path)
+		if !filepath.IsAbs(path) || m.Path != program && !isAllocatorLibrary(filepath.Base(path)) || seen[file] {
+			continue
+		}
+		seen[file] = true
+		paths = append(paths, mappedFile(proc, root, m.Start, m.End, path))
+	}
+	return paths
 }

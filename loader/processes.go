@@ -229,7 +229,7 @@ func (p *Processes) Heed(n *NewPrograms) error {
 // that are called as such (Linux 6.6; 6.11 for some processes alone). A program that is met for the first time has
 // run for some milliseconds by then. It must be called before Watch, and changes nothing for other Sessions.
 func (p *Processes) FindAllocators(s *Session) error {
-	if p.procs == nil || s.rings == nil {
+	if p.procs == nil || s == nil || s.rings == nil {
 		return errNotOpen
 	}
 	if s.Event().IsHeap() {
