@@ -180,19 +180,27 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, isCompiled bool) u
 			return 0 // there is no room: rather none than some
 		}
 	}
-	for i := first - 1; i >= vm.next; i-- { // what it has called that is written in C
-		f := &vm.frames[i]
+	// What it has called that is written in C; and what its compiler has run meanwhile to look at it, which has its frame
+	// in no register of a frame of the C stack.
+	for i := first - 1; i >= vm.next; i-- {
+		f, at := &vm.frames[i], uint64(0)
 		if f.function == 0 {
 			continue
 		}
 		fn := vm.functionOf(f, 0)
+		if fn != nil && fn.isUser {
+			if f.info&phpCallTop != 0 {
+				break
+			}
+			at = f.opline
+			if fn = vm.functionOf(f, at); fn == nil && i == 0 {
+				continue // it begins or ends
+			}
+		}
 		if fn == nil {
 			fn = &notRead
 		}
-		if fn.isUser {
-			break
-		}
-		if number = vm.number(codes, fn, 0, number, true); number == 0 {
+		if number = vm.number(codes, fn, at, number, isCompiled || !fn.isUser); number == 0 {
 			return 0
 		}
 	}
