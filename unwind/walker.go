@@ -191,7 +191,7 @@ func (w *Walker) walkFrom(dst []Frame, f *Frame) ([]Frame, error) {
 		}
 		if len(dst) == cap(dst) {
 			// Twice as much, where that is little: less is copied and thrown away.
-			dst = slices.Grow(dst, max(16, min(len(dst), 8192)))
+			dst = slices.Grow(dst, max(16, min(len(dst), 1<<16)))
 		}
 		out := &dst[:len(dst)+1][len(dst)]
 		in := &dst[len(dst)-1]
