@@ -106,7 +106,7 @@ func TestRecordLabels(t *testing.T) {
 		processes int // at most
 		container string
 	}{{"/" + filepath.Base(root) + "/web.service", 1, ""}, {id[:12], 3, id}} {
-		r := runRecord(t, "-F", "499", "-d", "1", "--cgroup", c.cgroup)
+		r := runRecord(t, "-F", "499", "-d", "0.5", "--cgroup", c.cgroup)
 		pids := map[int64]bool{}
 		for _, s := range r.profile.Sample {
 			pids[s.NumLabel["pid"][0]] = true

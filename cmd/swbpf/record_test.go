@@ -307,7 +307,7 @@ func TestRecordChain(t *testing.T) {
 				if hz == 99 {
 					flags = append(flags, tc.at99...)
 				}
-				r, clock := runClocked(t, flags, target, "2")
+				r, clock := runClocked(t, flags, target, map[int]string{99: "2", 997: "1"}[hz])
 				r.wantRate(t, clock, float64(hz))
 				wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
 				r.wantChain(t, tc.name, tc.check)
@@ -320,7 +320,7 @@ func TestRecordChain(t *testing.T) {
 func TestRecordModifiers(t *testing.T) {
 	user, kernel := make(map[string]float64), make(map[string]float64)
 	for _, event := range []string{"cpu-clock:u", "cpu-clock:k", "cpu-clock"} {
-		r := runRecord(t, "-F", "997", "-e", event, "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64", "count=1000000", "status=none")
+		r := runRecord(t, "-F", "997", "-e", event, "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64", "count=300000", "status=none")
 		for _, s := range r.profile.Sample {
 			if inKernel(s.Location[0]) {
 				kernel[event] += float64(s.Value[0])

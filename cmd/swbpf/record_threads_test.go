@@ -17,7 +17,7 @@ import (
 )
 
 // threadsProgram starts a thread that sleeps 5 ms at a time until something can be read, one that does so for as long
-// as the program lives, and one that computes; it tells their IDs.
+// as the program lives, and one that computes half of the time; it tells their IDs.
 const threadsProgram = `#define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ static int stop(int ms) { struct pollfd p = {.events = POLLIN}; return poll(&p, 
 static void told(const char *name) { printf("%s %d\n", name, gettid()); fflush(stdout); }
 static void *brief(void *a) { told("brief"); while (!stop(5)) ; return a; }
 static void *lasting(void *a) { told("lasting"); for (;;) usleep(5000); return a; }
-static void *busy(void *a) { told("busy"); for (volatile long n = 0;; n++) ; return a; }
+static void *busy(void *a) { told("busy"); for (volatile long n = 1;; n++) if (n % 1000000 == 0) usleep(2000); return a; }
 int main(void) {
 	pthread_t t;
 	pthread_create(&t, 0, brief, 0);

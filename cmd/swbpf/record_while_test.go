@@ -62,7 +62,7 @@ func TestRecordWhile(t *testing.T) {
 	for args, want := range cases {
 		dir := t.TempDir()
 		all := append([]string{"record", "-F", "499", "-o", "p.pb.gz", "-o", "p.perf.txt"}, strings.Fields(args)...)
-		_, said, status := runSwbpf(t, dir, append(all, "--", "taskset", "1", "sh", "-c", "echo $$ > pid; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exit 7")...)
+		_, said, status := runSwbpf(t, dir, append(all, "--", "taskset", "1", "sh", "-c", "echo $$ > pid; i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; exit 7")...)
 		own, _ := os.ReadFile(filepath.Join(dir, "pid"))
 		text, _ := os.ReadFile(filepath.Join(dir, "p.perf.txt"))
 		got := 0

@@ -38,15 +38,16 @@ func TestRecordWorkloads(t *testing.T) {
 		alone    bool    // must be looked at soon
 		command  []string
 	}{
-		{"go-gc", []int{99, 997}, 99.5, false, []string{gogc, "2"}},
+		{"go-gc", []int{99, 997}, 99.5, false, []string{gogc, "1"}},
 		// One stack in sixty is longer than 64 KiB...
 		{"cc1plus", []int{99, 997}, 99.5, false, []string{"g++", "-O1", "-c", "testdata/targets/heavy.cc", "-o", "/dev/null"}},
 		// ...and nearly all are of this, in a thread.
 		{"deep-thread", []int{997}, 99.5, false, []string{deepThread, "1"}},
 		// Thirty pieces of each stack are not there.
 		{"gaps", []int{99, 997}, 99.5, false, []string{gaps, "1"}},
-		// What is copied at first is a part of one frame of three: some walks are cut until the others are known.
-		{"big-frames", []int{99, 997}, 98.5, true, []string{bigFrames, "16"}}, // cut until they are known, some 50 to 100 ms
+		// What is copied at first is a part of one frame of three: some walks are cut until the others are known, 50 to 100 ms
+		// of each thread.
+		{"big-frames", []int{99, 997}, 94, true, []string{bigFrames, "4"}},
 		// ...and here of the only one, which is over by then.
 		{"brief-threads", []int{99, 997}, 99, true, []string{brief, "50"}},
 		{"brief-threads/untouched", []int{99, 997}, 99, true, []string{brief, "50", "-"}},
@@ -279,7 +280,7 @@ func TestRecordPID(t *testing.T) {
 	}
 	defer func() { load.Process.Kill(); load.Wait() }()
 
-	r := runRecord(t, "-F", "997", "-d", "3", "-p", fmt.Sprint(server.Process.Pid))
+	r := runRecord(t, "-F", "997", "-d", "2", "-p", fmt.Sprint(server.Process.Pid))
 	wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99.5)
 	if r.stats.Lost != 0 {
 		t.Errorf("lost %v", r.stats.LostByReason)

@@ -97,8 +97,10 @@ func TestWalkRecursion(t *testing.T) {
 	if t.Failed() {
 		t.Log(out[:min(len(out), 8000)])
 	}
-	if out, _, _ = runWalk(t, "--no-group", pid); strings.Count(out, " step+0x") != deepRecursion || strings.Contains(out, " more of frame") {
-		t.Errorf("--no-group: %d frames of %d", strings.Count(out, " step+0x"), deepRecursion)
+	const each = 5000 // deep, where each frame is asked for
+	pid = strconv.Itoa(startWalkTarget(t, "recursion.c", []string{"-O1", "-g"}, "2", strconv.Itoa(each)).Process.Pid)
+	if out, _, _ = runWalk(t, "--no-group", pid); strings.Count(out, " step+0x") != each || strings.Contains(out, " more of frame") {
+		t.Errorf("--no-group: %d frames of %d", strings.Count(out, " step+0x"), each)
 	}
 	out, _, _ = runWalk(t, "--json", pid)
 	var p jsonProcess
@@ -115,7 +117,7 @@ func TestWalkRecursion(t *testing.T) {
 				n++
 			}
 		}
-		if n != deepRecursion || !th.Complete {
+		if n != each || !th.Complete {
 			t.Errorf("thread %d: %d frames, %s", th.TID, n, th.Reason)
 		}
 	}
