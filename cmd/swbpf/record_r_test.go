@@ -36,7 +36,7 @@ func TestRecordR(t *testing.T) {
 		for _, jit := range testenv.Some([]string{"0", "3"}) {
 			t.Run("R_ENABLE_JIT="+jit, func(t *testing.T) {
 				t.Parallel()
-				command := append([]string{"env", "R_ENABLE_JIT=" + jit}, rscript.Command(rscript.Script(t, "testdata/targets/calls.R"), "1.5")...)
+				command := append([]string{"env", "R_ENABLE_JIT=" + jit}, rscript.Command(rscript.Script(t, "testdata/targets/calls.R"), "2.5")...)
 				r := recordCommand(t, 0, command...)
 				var named, inMain, complete, unread uint64 // R 4.2 begins with larger stacks than are copied
 				check := callCheck{calls: rCalls}

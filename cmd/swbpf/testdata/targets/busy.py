@@ -30,10 +30,9 @@ def work(i):
 
 def main():
     end = time.process_time() + float(sys.argv[1])
-    i = 0
     while time.process_time() < end:
-        work(i)
-        i += 1
+        for i in range(10):
+            work(i)
 
 
 main()
