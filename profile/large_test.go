@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // largeProfile has n distinct stacks of up to 60 frames by 5,000 functions,
@@ -53,10 +55,14 @@ func largeProfile(n int) *Profile {
 	return b.Finish(fixtureMeta(), syms)
 }
 
-// TestFlameGraphLarge shows 100,000 distinct stacks. How long that takes is
-// logged, not judged.
+// TestFlameGraphLarge shows 20,000 distinct stacks, or 100,000. How long that
+// takes is logged, not judged.
 func TestFlameGraphLarge(t *testing.T) {
-	p := largeProfile(100_000)
+	n := 20_000
+	if testenv.Long() {
+		n = 100_000
+	}
+	p := largeProfile(n)
 	var buf bytes.Buffer
 	if err := p.WriteHTML(&buf); err != nil {
 		t.Fatal(err)

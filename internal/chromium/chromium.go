@@ -26,6 +26,8 @@ type chromium struct {
 	dir string
 	in  io.WriteCloser
 
+	free []string // targets that no test has at present
+
 	mu      sync.Mutex
 	nextID  int
 	waiting map[int]chan reply
@@ -33,11 +35,12 @@ type chromium struct {
 	broken  error
 }
 
-// Page is a page of its own in Chromium.
+// Page is a page in Chromium that one test has.
 type Page struct {
 	T        *testing.T // that the page serves at present
 	Requests string     // prefix of addresses that the page may ask for
 	c        *chromium
+	target   string
 	session  string
 	errors   []string // of the page: exceptions, console errors, requests; guarded by c.mu
 }
@@ -65,7 +68,7 @@ func Close() {
 	}
 }
 
-// New opens an empty page of the given size. The test is skipped where
+// New returns an empty page of the given size. The test is skipped where
 // there is no Chromium, or fails if CI says that there is.
 func New(t *testing.T, width, height int) *Page {
 	t.Helper()
@@ -79,23 +82,46 @@ func New(t *testing.T, width, height int) *Page {
 		}
 	}
 	b := &Page{T: t, Requests: "file:", c: theChromium}
-	var target struct{ TargetID string }
-	b.Call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
+	if n := len(b.c.free); n > 0 {
+		b.target, b.c.free = b.c.free[n-1], b.c.free[:n-1]
+	} else {
+		var created struct{ TargetID string }
+		b.Call("Target.createTarget", map[string]any{"url": "about:blank"}, &created)
+		b.target = created.TargetID
+	}
 	var attached struct{ SessionID string }
-	b.Call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached)
+	b.Call("Target.attachToTarget", map[string]any{"targetId": b.target, "flatten": true}, &attached)
 	b.session = attached.SessionID
 	b.c.mu.Lock()
 	b.c.pages[b.session] = b
 	b.c.mu.Unlock()
-	t.Cleanup(func() {
-		b.T, b.session = t, ""
-		b.Call("Target.closeTarget", map[string]any{"targetId": target.TargetID}, nil)
-	})
+	t.Cleanup(func() { b.T = t; b.leave() })
 	for _, domain := range []string{"Page", "Runtime", "Log", "Network"} {
 		b.Call(domain+".enable", nil, nil)
 	}
 	b.Resize(width, height)
 	return b
+}
+
+// leave ends the session, and with it all that the test has set, such as the size. The page, empty again, is for the
+// next test: to open another takes Chromium longer than most tests take. After a test that failed it is closed.
+func (b *Page) leave() {
+	b.T.Helper()
+	failed := b.T.Failed()
+	if !failed {
+		b.Call("Page.navigate", map[string]any{"url": "about:blank"}, nil)
+	}
+	session := b.session
+	b.c.mu.Lock()
+	delete(b.c.pages, session)
+	b.c.mu.Unlock()
+	b.session = ""
+	if failed {
+		b.Call("Target.closeTarget", map[string]any{"targetId": b.target}, nil)
+		return
+	}
+	b.Call("Target.detachFromTarget", map[string]any{"sessionId": session}, nil)
+	b.c.free = append(b.c.free, b.target)
 }
 
 func startChromium(path string) (*chromium, error) {
@@ -104,7 +130,7 @@ func startChromium(path string) (*chromium, error) {
 		return nil, err
 	}
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-		"--no-first-run", "--disable-background-networking", "--disable-component-update",
+		"--no-first-run", "--disable-field-trial-config", "--disable-background-networking", "--disable-component-update",
 		"--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 		"--user-data-dir="+dir, "about:blank")
 	toRead, in, err := os.Pipe()
