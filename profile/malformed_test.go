@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // What is wrong in texts is said, with the byte at which it is.
@@ -155,8 +157,12 @@ func TestReadCut(t *testing.T) {
 // Wherever a byte is damaged, that is said with a byte, or the rest is a
 // profile still: with another name, another number.
 func TestReadDamaged(t *testing.T) {
+	places := 100
+	if testenv.Long() {
+		places = 250
+	}
 	for name, data := range fixtureTexts(t) {
-		step := 1 + len(data)/250
+		step := 1 + len(data)/places
 		told, tried := 0, 0
 		for n := 0; n < len(data); n += step {
 			for _, mask := range []byte{0x01, 0x10, 0x20, 0x80} {

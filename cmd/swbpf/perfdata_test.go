@@ -383,6 +383,9 @@ func TestPerfDataEvents(t *testing.T) {
 		"threads":  {[]string{"-a", "--threads", "-e", "cpu-clock", "-e", "page-faults", "-g"}, []string{"cpu-clock", "page-faults"}, false, []bool{false, true}},
 		"per task": {[]string{"--per-thread", "-e", "cpu-clock", "-e", "page-faults", "-g"}, []string{"cpu-clock", "page-faults"}, false, []bool{false, true}},
 	} {
+		if name == "packed" && !testenv.Long() { // as in TestPerfData
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			path := perfRecord(t, slices.Concat(test.args, []string{"-o", "OUT", target, "1"})...)
 			script, err := exec.Command("perf", "script", "-i", path, "-G", "-F", "comm,pid,tid,period,event").Output()

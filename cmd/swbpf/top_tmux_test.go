@@ -21,8 +21,7 @@ type tmux struct {
 	socket string
 	dir    string
 
-	commands int       // that the shell ran
-	target   *exec.Cmd // of startTop
+	commands int // that the shell ran
 }
 
 func newTmux(t *testing.T) *tmux {
@@ -127,22 +126,15 @@ func (m *tmux) fault(signal, pid string) {
 	})
 }
 
-// startTop starts top on a program that keeps a CPU busy in known functions.
-func (m *tmux) startTop(args string) (pid string) {
+// startTop starts top on a program, which is killed when the test ends.
+func (m *tmux) startTop(target *exec.Cmd) (pid string) {
 	m.t.Helper()
-	target := build(m.t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
-	if m.target != nil { // the one before is looked at no more
-		m.target.Process.Kill()
-		m.target.Wait()
-	}
-	cmd := exec.Command(target, "600")
-	if err := cmd.Start(); err != nil {
+	if err := target.Start(); err != nil {
 		m.t.Fatal(err)
 	}
-	m.target = cmd
-	m.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	pid = fmt.Sprint(cmd.Process.Pid)
-	m.keys("clear; "+args+" "+swbpf(m.t)+" top -F 499 -p "+pid, "Enter")
+	m.t.Cleanup(func() { target.Process.Kill(); target.Wait() })
+	pid = fmt.Sprint(target.Process.Pid)
+	m.keys("clear; "+swbpf(m.t)+" top -F 499 -p "+pid, "Enter")
 	return pid
 }
 
@@ -150,7 +142,9 @@ func (m *tmux) startTop(args string) (pid string) {
 func TestTopScreen(t *testing.T) {
 	t.Parallel()
 	m := newTmux(t)
-	pid := m.startTop("")
+	// It keeps a CPU busy in known functions.
+	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	pid := m.startTop(exec.Command(target, "600"))
 	m.wait("[1 Functions]", "pid "+pid, "SELF%", "chain::level", "depth30", "q quit")
 	if screen := m.screen(); strings.Count(screen, "\n") != 24 {
 		t.Errorf("%d lines:\n%s", strings.Count(screen, "\n"), screen)
@@ -312,7 +306,7 @@ func TestTopTerminal(t *testing.T) {
 		{"SIGKILL", func(pid string) { m.fault("-KILL", pid) }, "137"},
 		{"SIGABRT", func(pid string) { m.fault("-ABRT", pid) }, "134"},
 	} {
-		m.startTop("")
+		m.startTop(exec.Command("sleep", "600"))
 		m.wait("[1 Functions]", "q quit")
 		end.end(m.pid())
 		m.left(end.name)
