@@ -12,6 +12,7 @@ import (
 // Frames of a stack that are in objects are in samples of the thread, also where the objects' addresses are
 // stored with marks, and so is the word that tells what these mean.
 func TestFrameChunks(t *testing.T) {
+	t.Parallel()
 	const holderSize, chunkHead, chunkSize, link, low = 16, 16, 80, 2, 3
 	path := build(t, "chunks.c", "-O1", "-static", "-no-pie")
 	state, holder, chunks := symbolValue(t, path, "thread_chunks"), symbolValue(t, path, "holder"), symbolValue(t, path, "chunks")

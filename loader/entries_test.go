@@ -12,6 +12,7 @@ import (
 // what follows the last one, and what is around the word that leads to them: of the frame that runs as
 // many as there is room for, those that are last, and the same of all others together.
 func TestThreadEntries(t *testing.T) {
+	t.Parallel()
 	const entry, entries, previous, last, frameSize = 104, 8, 16, 32, 48
 	path := build(t, "entries.c", "-O1", "-static", "-no-pie")
 	state := symbolValue(t, path, "thread_entries")

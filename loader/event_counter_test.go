@@ -18,6 +18,7 @@ import (
 
 // Counters, those of caches among them, and modifiers are what perf asks the kernel for by the same name.
 func TestCountersArePerfs(t *testing.T) {
+	t.Parallel()
 	perf, err := exec.LookPath("perf")
 	if err != nil {
 		testenv.Lacks(t, "%v", err)

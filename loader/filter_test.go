@@ -158,6 +158,7 @@ func TestPIDErrors(t *testing.T) {
 // In a PID namespace of its own a program sees its own numbers, and what is
 // outside is counted as such.
 func TestPIDNamespace(t *testing.T) {
+	t.Parallel()
 	kernelTest(t)
 	outside := startTarget(t, stackTarget(t), "fill", "64")
 	cmd := exec.Command("/proc/self/exe")

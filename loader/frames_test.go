@@ -12,6 +12,7 @@ import (
 // Frames that a runtime keeps of a thread are in its samples: the word that leads to them, their
 // stack, or the end of it that runs, and, where they are asked for, those elsewhere and a word of what each refers to.
 func TestThreadFrames(t *testing.T) {
+	t.Parallel()
 	const frameSize, previous, most, head, below, page, objectWord = 72, 8, 16<<10 - 128, 32, 64, 4 << 10, 24
 	path := build(t, "frames.c", "-O1", "-static", "-no-pie")
 	state := symbolValue(t, path, "thread_frames")

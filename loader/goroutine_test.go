@@ -78,6 +78,7 @@ func goOffsets(t *testing.T, path string) (o GoOffsets) {
 // The copy of a goroutine's stack ends where the runtime says that it ends, also
 // when that is beyond the limit.
 func TestGoroutineStack(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("on arm64 a program without cgo keeps g in a register only")
 	}

@@ -16,9 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/gen"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -49,6 +51,14 @@ func TestMain(m *testing.M) {
 	targetDir = dir
 	types := btf.NewCache()
 	newTypes = func() *btf.Cache { return types }
+	once := sync.OnceValues(gen.LoadSampler)
+	loadSampler = func() (*ebpf.CollectionSpec, error) {
+		spec, err := once()
+		if err != nil {
+			return nil, err
+		}
+		return spec.Copy(), nil
+	}
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)

@@ -32,7 +32,7 @@ func (s *Session) load() error {
 }
 
 func (s *Session) loadAll() error {
-	spec, err := gen.LoadSampler()
+	spec, err := loadSampler()
 	if err != nil {
 		return err
 	}

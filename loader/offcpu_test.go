@@ -172,7 +172,7 @@ const lateThreads = 8
 
 func startLate(t *testing.T, ms int) *lateRun {
 	path := build(t, "late.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")
-	r := &lateRun{target: startTarget(t, path, fmt.Sprint(lateThreads), fmt.Sprint(ms)),
+	r := &lateRun{target: startTarget(t, path, fmt.Sprint(lateThreads), "300", fmt.Sprint(ms)),
 		ns: map[int32]uint64{}, asleep: map[int32]uint64{}, function: symbolValue(t, path, "sleep_late")}
 	r.s = startSession(t, Config{Event: OffCPU, Kernel: true, PIDs: []int{r.pid}})
 	if _, err := r.stdin.Write([]byte{'.'}); err != nil {
@@ -279,10 +279,11 @@ func TestOffCPULateAtTheEnd(t *testing.T) {
 // All threads that wait when the session starts have their stacks: more than the
 // kernel hands over at once.
 func TestOffCPUManyWaiting(t *testing.T) {
+	t.Parallel()
 	const threads = 1000
 	path := build(t, "late.c", "-O1", "-no-pie", "-fno-optimize-sibling-calls", "-pthread")
 	function := symbolValue(t, path, "sleep_late")
-	p := startTarget(t, path, fmt.Sprint(threads), "1000000")
+	p := startTarget(t, path, fmt.Sprint(threads), "0", "1000000")
 	if _, err := p.stdin.Write([]byte{'.'}); err != nil {
 		t.Fatal(err)
 	}

@@ -270,8 +270,13 @@ func openWithFiles(limit string) error {
 // Wherever the room for open files ends while a session is opened, that is what
 // is said, whatever the part that met it makes of it.
 func TestTooFewFiles(t *testing.T) {
+	t.Parallel()
 	kernelTest(t)
-	for limit := 16; limit <= 72; limit += 2 {
+	step := 6
+	if testenv.Long() {
+		step = 2
+	}
+	for limit := 16; limit <= 76; limit += step {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), fmt.Sprintf("SWBPF_TEST_ROLE=files %d", limit))
 		out, err := cmd.CombinedOutput()

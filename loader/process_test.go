@@ -253,6 +253,7 @@ func TestQueueOfOneProcess(t *testing.T) {
 // However many processes there are, so many events are queued and no more, and that some
 // are missing is dealt with as a loss.
 func TestQueueOfAll(t *testing.T) {
+	t.Parallel()
 	p := newTable(pidA)
 	for i := range int32(maxWaiting + 100) {
 		e := fork(uint64(1+i), pidB, pidC+i)

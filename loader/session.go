@@ -100,8 +100,11 @@ func Open(cfg Config) (*Session, error) {
 	return s, nil
 }
 
-// newTypes is for tests, which share what they read of the kernel's types.
-var newTypes = btf.NewCache
+// These are for tests, which share what they read of the kernel's types and the programs.
+var (
+	newTypes    = btf.NewCache
+	loadSampler = gen.LoadSampler
+)
 
 func (s *Session) open() error {
 	s.types = newTypes()

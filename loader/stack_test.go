@@ -35,6 +35,7 @@ func fromSP(t *testing.T, p *Sample) []byte {
 
 // A copied stack is, byte for byte, what the kernel shows in /proc/PID/mem.
 func TestStackBytes(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		fill  int
@@ -481,7 +482,7 @@ func TestStackWithHoles(t *testing.T) {
 				}
 				n++ // those that were in the ring when it was told are not by tables
 				checkPages(t, pages, smp)
-				return n == 500 || t.Failed()
+				return n == 250 || t.Failed()
 			})
 			if told := s.rings.cpus[0].pageTables.Memory != 0; told != c.tables {
 				t.Errorf("page tables: %v", told)

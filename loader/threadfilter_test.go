@@ -49,6 +49,7 @@ func namedThreads(t *testing.T, pid, n int) map[string]int {
 
 // Threads are sampled, and no others of their process, nor those that it starts later; by all sorts of events.
 func TestThreads(t *testing.T) {
+	t.Parallel()
 	sleeps, err := ParseEvent("sched:sched_switch")
 	if err != nil {
 		t.Fatal(err)
@@ -63,8 +64,9 @@ func TestThreads(t *testing.T) {
 			if _, err := p.stdin.Write([]byte(".")); err != nil { // more threads
 				t.Fatal(err)
 			}
+			namedThreads(t, p.pid, 8)
 			seen := map[int32]int{}
-			end := time.Now().Add(time.Second)
+			end := time.Now().Add(200 * time.Millisecond)
 			readUntil(t, s, func(smp *Sample) bool {
 				seen[smp.TID]++
 				if !slices.Contains(cfg.Threads, int(smp.TID)) || int(smp.PID) != p.pid {

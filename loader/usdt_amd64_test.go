@@ -47,11 +47,13 @@ func countProbes(t testing.TB, program string, n int) map[string]probeCount {
 // Each time that a program comes to a probe is a sample or accounted for, and the samples'
 // weights add up to what the program has counted itself, wherever the argument is.
 func TestStaticProbes(t *testing.T) {
+	t.Parallel()
 	const n = 20
 	// What depends on how the file is linked, and one that does not.
 	linked := []string{"register4s", "indexed_back", "global", "static", "static_after", "absolute", "many", "guarded"}
 	test := func(name string, all bool, program func(t *testing.T) (path, file string)) {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			kernelTest(t)
 			path, file := program(t)
 			counts := countProbes(t, path, n)

@@ -1,7 +1,7 @@
-// late N MS: N threads that sleep for 20 us so often, for 300 ms from the first byte of
-// standard input on, that few of these times have a stack of their own; then once for MS
-// milliseconds, when they are called "asleep". Says "." when it is ready. Built with
-// -no-pie and -pthread.
+// late N OFTEN MS: N threads that sleep for 20 us so often, for OFTEN milliseconds from the
+// first byte of standard input on, that few of these times have a stack of their own; then
+// once for MS milliseconds, when they are called "asleep". Says "." when it is ready. Built
+// with -no-pie and -pthread.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static long late_ns;
+static long often_ns, late_ns;
 
 static long long now(void)
 {
@@ -39,7 +39,7 @@ __attribute__((noinline)) static void sleep_often(void)
 
 static void *thread(void *arg)
 {
-	long long end = now() + 300000000;
+	long long end = now() + often_ns;
 
 	prctl(PR_SET_TIMERSLACK, 1);
 	while (now() < end)
@@ -54,9 +54,10 @@ int main(int argc, char **argv)
 	char c = '.';
 	pthread_t t;
 
-	if (argc != 3 || write(1, &c, 1) != 1 || read(0, &c, 1) != 1)
+	if (argc != 4 || write(1, &c, 1) != 1 || read(0, &c, 1) != 1)
 		return 1;
-	late_ns = atol(argv[2]) * 1000000;
+	often_ns = atol(argv[2]) * 1000000;
+	late_ns = atol(argv[3]) * 1000000;
 	for (int i = 0; i < atoi(argv[1]); i++)
 		if (pthread_create(&t, NULL, thread, NULL))
 			return 1;
