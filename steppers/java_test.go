@@ -80,7 +80,7 @@ func testJavaDigests(t *testing.T, java testenv.Program) {
 	blocked := map[string]int{} // threads that could not be stopped
 	mapped := spaces(pid)
 	// Where the machine is slow, fewer stacks are looked at.
-	for deadline := time.Now().Add(time.Minute); interrupted < 300 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); interrupted < 200 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		captures++
 		begin := time.Now()
 		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{Space: mapped()})
@@ -137,7 +137,11 @@ func testJavaFrames(t *testing.T, java testenv.Program, class string) {
 	linked := unwind.NewGroup(NewBottom(), NewSigHandler(), NewDebug(tables), NewFrameFunc(nil), NewAnalysis())
 	calls, interrupted, differ, gone, unsure, frames := 0, 0, 0, 0, 0, 0
 	mapped := spaces(pid)
-	for deadline := time.Now().Add(time.Minute); frames < 1200 && time.Now().Before(deadline); { // fewer where the machine is slow
+	most := 600
+	if testenv.Long() {
+		most = 1200
+	}
+	for deadline := time.Now().Add(time.Minute); frames < most && time.Now().Before(deadline); { // fewer where the machine is slow
 		c, err := procstate.CaptureProcess(pid, procstate.CaptureOptions{Space: mapped()})
 		if err != nil {
 			t.Fatal(err)
