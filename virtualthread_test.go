@@ -20,25 +20,36 @@ import (
 func TestVirtualThreads(t *testing.T) {
 	amd64Only(t)
 	canTrace(t)
+	type mode struct {
+		name        string
+		flags, args []string
+	}
 	found := false
-	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
+	test := func(t *testing.T, java testenv.Program, modes []mode) {
 		classes := testenv.CompileJava(t, java, filepath.Join("testdata", "walk", "VirtualStacks.java"))
 		if hasNoVirtualThreads(java) {
 			t.Skip("no virtual threads here")
 		}
 		found = true
-		for name, args := range map[string]struct{ flags, args []string }{
-			"mixed":       {[]string{"-Xmixed"}, nil},
-			"interpreted": {[]string{"-Xint"}, nil},
-			"compiled":    {[]string{"-Xcomp", "-XX:TieredStopAtLevel=1"}, nil},
-			"collected":   {[]string{"-XX:+UseSerialGC", "-XX:-UseCompressedOops"}, []string{"gc", "gc"}},
-			"moved":       {[]string{"-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseZGC", "-XX:+ZGenerational", "-Xmx256m"}, []string{"gc"}},
-		} {
-			t.Run(name, func(t *testing.T) {
-				command := java.Command(slices.Concat(args.flags, []string{"-cp", classes, "VirtualStacks", "500"}, args.args)...)
+		for _, m := range modes {
+			t.Run(m.name, func(t *testing.T) {
+				command := java.Command(slices.Concat(m.flags, []string{"-cp", classes, "VirtualStacks", "500"}, m.args)...)
 				testVirtualThreads(t, start(t, command[0], command[1:]...))
 			})
 		}
+	}
+	testenv.EachJava(t, func(t *testing.T, java testenv.Program) {
+		test(t, java, []mode{
+			{"mixed", []string{"-Xmixed"}, nil},
+			{"moved", []string{"-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseZGC", "-XX:+ZGenerational", "-Xmx256m"}, []string{"gc"}},
+		})
+	})
+	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
+		test(t, java, []mode{
+			{"interpreted", []string{"-Xint"}, nil},
+			{"compiled", []string{"-Xcomp", "-XX:TieredStopAtLevel=1"}, nil},
+			{"collected", []string{"-XX:+UseSerialGC", "-XX:-UseCompressedOops"}, []string{"gc", "gc"}},
+		})
 	})
 	if !found {
 		t.Skip("no Java with virtual threads")
