@@ -22,13 +22,46 @@ import (
 	"github.com/swbpf/swbpf/variables"
 )
 
-// compile builds a program of testdata/walk with a compiler command; more are
-// other sources of it.
+// buildDir holds the programs built by this run, and built where, by command and sources.
+var (
+	buildDir string
+	built    = map[string]string{}
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	if buildDir, err = os.MkdirTemp("", "swbpf-variables"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(buildDir)
+	os.Exit(code)
+}
+
+// compile builds a program of testdata/walk with a compiler command, once; more are
+// other sources of it. Each test has split files of its own, which it may change.
 func compile(t testing.TB, source, command string, more ...string) string {
+	t.Helper()
+	key := fmt.Sprint(command, more, source)
+	if strings.Contains(command, "-gsplit-dwarf") {
+		return compileInto(t, t.TempDir(), source, command, more)
+	}
+	if built[key] == "" {
+		dir, err := os.MkdirTemp(buildDir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		built[key] = compileInto(t, dir, source, command, more)
+	}
+	return built[key]
+}
+
+func compileInto(t testing.TB, dir, source, command string, more []string) string {
 	t.Helper()
 	args := strings.Fields(command)
 	testenv.Needs(t, args[0])
-	out := filepath.Join(t.TempDir(), "target")
+	out := filepath.Join(dir, "target")
 	args = append(args, "-o", out)
 	for _, s := range append(more, source) {
 		src, err := filepath.Abs(filepath.Join("..", "testdata", "walk", s))
