@@ -48,7 +48,7 @@ func TestAccuracy(t *testing.T) {
 			switch { // the long form judges more
 			case testenv.Long():
 			case c.Table == tableARM64, c.Table == tableFramesARM:
-				c.Steps = 4000 // an emulator takes longer
+				c.Steps = 6000 // an emulator takes longer
 			case c.Table == tableTold:
 				c.Steps = 15000
 			case c.Marked && c.Steps == 0:

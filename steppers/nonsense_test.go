@@ -113,9 +113,8 @@ func TestNonsense(t *testing.T) {
 		}
 	}
 	for name, begin := range begins {
-		all := allSteppers() // which have looked through the files then, also alone
-		walkNonsense(t, all, names, images[name], 100, begin)
-		for _, s := range all.Steppers() {
+		walkNonsense(t, allSteppers(), names, images[name], 100, begin)
+		for _, s := range allSteppers().Steppers() {
 			t.Run(name+"/"+s.Name(), func(t *testing.T) {
 				group := unwind.NewGroup(s)
 				walkNonsense(t, group, names, images[name], 16, begin)
