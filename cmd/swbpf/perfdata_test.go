@@ -163,19 +163,20 @@ func TestPerfData(t *testing.T) {
 // A file that is another one now is not used, and that is told.
 func TestPerfDataOtherFile(t *testing.T) {
 	built := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	other := build(t, "depth30-O1", "g++", "-O1", "-o", "OUT", "testdata/targets/depth30.cc")
 	t.Setenv("HOME", t.TempDir()) // where perf keeps copies
 	for _, out := range []string{"OUT", "-"} {
 		target := filepath.Join(t.TempDir(), "target")
-		copyTo := func(append string) {
-			b, err := os.ReadFile(built)
+		copyOf := func(program string) {
+			b, err := os.ReadFile(program)
 			if err == nil {
-				err = os.WriteFile(target, slices.Concat(b, []byte(append)), 0o755)
+				err = os.WriteFile(target, b, 0o755)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		copyTo("")
+		copyOf(built)
 		path := perfRecord(t, "-N", "-e", "cpu-clock", "--call-graph", "dwarf", "-o", out, target, "1")
 		p, _ := readPerfData(t, path, profile.ReadOptions{})
 		if p.Complete*100 < 98*p.Samples || len(p.Meta.Notes) > 0 {
@@ -186,9 +187,7 @@ func TestPerfDataOtherFile(t *testing.T) {
 		}
 		for _, state := range []string{"gone", "another"} {
 			if state == "another" {
-				if b, err := exec.Command("g++", "-O1", "-o", target, "testdata/targets/depth30.cc").CombinedOutput(); err != nil {
-					t.Fatalf("%v\n%s", err, b)
-				}
+				copyOf(other)
 			}
 			p, got := readPerfData(t, path, profile.ReadOptions{})
 			if p.Complete*10 > p.Samples || len(p.Truncated) == 0 || p.Truncated[0].Name != unwind.NoFile.String() ||
@@ -387,7 +386,11 @@ func TestPerfDataEvents(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			path := perfRecord(t, slices.Concat(test.args, []string{"-o", "OUT", target, "1"})...)
+			seconds := "0.4"
+			if name == "same" { // few are in the kernel
+				seconds = "1"
+			}
+			path := perfRecord(t, slices.Concat(test.args, []string{"-o", "OUT", target, seconds})...)
 			script, err := exec.Command("perf", "script", "-i", path, "-G", "-F", "comm,pid,tid,period,event").Output()
 			if err != nil {
 				t.Fatal(err)
