@@ -163,10 +163,12 @@ func (e *engine) capture(p *ProcDebug, opts *CaptureOptions, letGo bool) (*rawCa
 
 // hurry gives this thread precedence, where that is allowed: while it waits for
 // a CPU, its target stands. It is that over all usual threads, where the kernel
-// grants it, or else a nice value. The function returned undoes it.
+// grants it, or else a nice value, also where it has otherwise what time others
+// leave. The function returned undoes it.
 func hurry() (undo func()) {
 	was, err := unix.SchedGetAttr(0, 0)
-	if err != nil || was.Policy != unix.SCHED_NORMAL {
+	usual := []uint32{unix.SCHED_NORMAL, unix.SCHED_BATCH, unix.SCHED_IDLE}
+	if err != nil || !slices.Contains(usual, was.Policy) {
 		return func() {}
 	}
 	hurried := *was
@@ -174,7 +176,8 @@ func hurry() (undo func()) {
 	if unix.SchedSetAttr(0, &hurried, 0) != nil {
 		const nice = -10
 		hurried = *was
-		if hurried.Nice = nice; was.Nice <= nice || unix.SchedSetAttr(0, &hurried, 0) != nil {
+		hurried.Policy = unix.SCHED_NORMAL
+		if hurried.Nice = nice; was.Policy == unix.SCHED_NORMAL && was.Nice <= nice || unix.SchedSetAttr(0, &hurried, 0) != nil {
 			return func() {}
 		}
 	}

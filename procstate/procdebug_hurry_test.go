@@ -60,13 +60,18 @@ func TestHurry(t *testing.T) {
 	if was.Nice--; unix.SchedSetAttr(0, was, 0) != nil {
 		t.Skip("precedence is not allowed")
 	}
-	undo := hurry()
-	if !hurries(t) {
-		t.Error("no precedence")
-	}
-	undo()
-	if is, err := unix.SchedGetAttr(0, 0); err != nil || *is != *was {
-		t.Errorf("%+v afterwards, %+v before, %v", is, was, err)
+	for _, policy := range []uint32{unix.SCHED_BATCH, unix.SCHED_IDLE, unix.SCHED_NORMAL} {
+		if was.Policy = policy; unix.SchedSetAttr(0, was, 0) != nil {
+			t.Fatalf("policy %d is not allowed", policy)
+		}
+		undo := hurry()
+		if !hurries(t) {
+			t.Errorf("policy %d: no precedence", policy)
+		}
+		undo()
+		if is, err := unix.SchedGetAttr(0, 0); err != nil || *is != *was {
+			t.Errorf("%+v afterwards, %+v before, %v", is, was, err)
+		}
 	}
 
 	cmd := exec.Command("cat")
