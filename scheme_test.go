@@ -18,7 +18,7 @@ import (
 const schemeCalls = `
 (define (spin n) (let loop ([i 0] [x 1]) (if (= i n) x (loop (+ i 1) (modulo (+ (* x 31) i) 65536)))))
 (define large (expt 7 3000))
-(define (asks n) (let loop ([i 0] [x 1]) (if (> i n) x (loop (+ i 1000) (+ x (if (= (* large large) large) 1 0))))))
+(define (asks n) (let loop ([i 0] [x 1]) (if (> i n) x (loop (+ i 10000) (+ x (if (= (* large large) large) 1 0))))))
 (define (c n) (+ 1 ((if (even? n) spin asks) n)))
 (define (b n) (+ 2 (c n)))
 (define (a n) (+ 3 (b n)))

@@ -31,6 +31,7 @@ told({current_stacktrace, Calls}, L) ->
     spin(length(L) - 200, L). % 0, of which the compiler does not know that it never comes to -1
 
 spin(-1, _) -> 0;
-spin(N, L) when N rem 4 =:= 0 -> spin(N + length(L) + 1, L);
-spin(N, L) when N rem 4 =:= 1 -> spin(N + erlang:phash2(L, 7) * 4 + 1, L);
+spin(N, L) when N rem 256 > 2 -> spin(N + 1, L);
+spin(N, L) when N rem 256 =:= 0 -> spin(N + length(L) - 199, L);
+spin(N, L) when N rem 256 =:= 1 -> spin(N + erlang:phash2(L, 1) + 1, L);
 spin(N, L) -> spin((N + length(lists:reverse(L))) rem 1024 + 1, L).
