@@ -82,8 +82,8 @@ func javaCalls(s *swbpf.ThreadStack) (calls []string) {
 func TestJava(t *testing.T) {
 	amd64Only(t)
 	canTrace(t)
-	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJava(t, java, "interpreted", "mixed", "compiled") })
-	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) { testJava(t, java, "inlined") })
+	testenv.EachJava(t, func(t *testing.T, java testenv.Program) { testJava(t, java, "mixed", "compiled") })
+	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) { testJava(t, java, "interpreted", "inlined") })
 }
 
 // threadDump has Java tell the calls of its threads.
@@ -308,9 +308,12 @@ func TestJavaScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testenv.EachNode(t, func(t *testing.T, node string) {
+	testenv.EachNode(t, func(t *testing.T, node string) { testJavaScript(t, "mixed", []string{node}, script) })
+	testenv.SomeNode(t, func(t *testing.T, node string) {
 		for name, flags := range waysOfNode(node) {
-			t.Run(name, func(t *testing.T) { testJavaScript(t, name, append([]string{node}, flags...), script) })
+			if name != "mixed" {
+				t.Run(name, func(t *testing.T) { testJavaScript(t, name, append([]string{node}, flags...), script) })
+			}
 		}
 	})
 }
@@ -326,6 +329,9 @@ func TestStrippedJavaScript(t *testing.T) {
 	testenv.SomeNode(t, func(t *testing.T, node string) {
 		node = testenv.StrippedNode(t, node)
 		for name, flags := range waysOfNode(node) {
+			if name != "mixed" && !testenv.Long() {
+				continue
+			}
 			t.Run(name, func(t *testing.T) { testJavaScript(t, name, append([]string{node}, flags...), script) })
 		}
 	})
@@ -462,6 +468,9 @@ func TestWebAssembly(t *testing.T) {
 	}
 	testenv.EachNode(t, func(t *testing.T, node string) {
 		for name, flags := range map[string][]string{"baseline": {"--liftoff-only"}, "optimized": {"--no-liftoff"}, "mixed": nil} {
+			if name == "mixed" && !testenv.Long() {
+				continue // one of both
+			}
 			t.Run(name, func(t *testing.T) {
 				cmd, want := startWaiting[[]string](t, 1, append(append([]string{node}, flags...), script, "2000000")...)
 				walkBothWays(t, cmd.Process.Pid, want, checkWebAssembly(t, want))

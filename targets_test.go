@@ -236,7 +236,8 @@ for th in gdb.selected_inferior().threads():
 		t.Fatal(err)
 	}
 	cmd := exec.Command("gdb", append([]string{"-nx", "-batch", "-iex", "set debuginfod enabled off",
-		"-iex", "set auto-load off", "-iex", "set backtrace past-main on", "-iex", "set backtrace past-entry on"}, append(args, "-x", script)...)...)
+		"-iex", "set auto-load off", "-iex", "set index-cache directory " + filepath.Join(built.dir, "index"), "-iex", "set index-cache enabled on",
+		"-iex", "set backtrace past-main on", "-iex", "set backtrace past-entry on"}, append(args, "-x", script)...)...)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("gdb: %v", err)

@@ -45,11 +45,14 @@ func TestVirtualThreads(t *testing.T) {
 		})
 	})
 	testenv.SomeJava(t, func(t *testing.T, java testenv.Program) {
-		test(t, java, []mode{
-			{"interpreted", []string{"-Xint"}, nil},
+		modes := []mode{
 			{"compiled", []string{"-Xcomp", "-XX:TieredStopAtLevel=1"}, nil},
 			{"collected", []string{"-XX:+UseSerialGC", "-XX:-UseCompressedOops"}, []string{"gc", "gc"}},
-		})
+		}
+		if testenv.Long() {
+			modes = append(modes, mode{"interpreted", []string{"-Xint"}, nil}) // as methods are that run once
+		}
+		test(t, java, modes)
 	})
 	if !found {
 		t.Skip("no Java with virtual threads")
