@@ -27,14 +27,13 @@ func build(t testing.TB, compiler string, args ...string) string {
 func TestReadelfCompiled(t *testing.T) {
 	cc := "testdata/src/frames.cc"
 	c := "testdata/src/frames.c"
-	for _, v := range []struct {
+	type program struct {
 		name    string
 		rows    int
 		command []string
-	}{
-		{"gcc-O2", 100, []string{"g++", "-O2", cc}},
+	}
+	programs := []program{
 		{"gcc-O0", 100, []string{"g++", "-O0", cc}},
-		{"gcc-O3-avx", 100, []string{"g++", "-O3", "-mavx2", cc}},
 		{"gcc-static", 5000, []string{"g++", "-O2", "-static", cc}},
 		{"gcc-debug-frame", 60, []string{"gcc", "-O2", "-g", "-fno-asynchronous-unwind-tables", c}},
 		{"gcc-debug-frame-zlib", 60, []string{"gcc", "-O2", "-g", "-gz=zlib", "-fno-asynchronous-unwind-tables", c}},
@@ -47,11 +46,18 @@ func TestReadelfCompiled(t *testing.T) {
 		{"arm64", 50, []string{"aarch64-linux-gnu-gcc", "-O2", c}},
 		{"arm64-pac", 60, []string{"aarch64-linux-gnu-gcc", "-O2", "-mbranch-protection=standard", c}},
 		{"arm64-pac-b-key", 60, []string{"aarch64-linux-gnu-gcc", "-O2", "-mbranch-protection=pac-ret+b-key", c}},
-		{"arm64-static", 3000, []string{"aarch64-linux-gnu-gcc", "-O2", "-static", c}},
 		{"arm64-c++", 5000, []string{"aarch64-linux-gnu-g++", "-O2", "-static", cc}},
 		{"edge", 30, []string{"gcc", "-nostdlib", "-static", "testdata/src/edge.s"}},
 		{"edge-pie", 30, []string{"gcc", "-nostdlib", "-static-pie", "testdata/src/edge.s"}},
-	} {
+	}
+	if testenv.Long() {
+		programs = append(programs, []program{
+			{"gcc-O2", 100, []string{"g++", "-O2", cc}},
+			{"gcc-O3-avx", 100, []string{"g++", "-O3", "-mavx2", cc}},
+			{"arm64-static", 3000, []string{"aarch64-linux-gnu-gcc", "-O2", "-static", c}},
+		}...)
+	}
+	for _, v := range programs {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			compareFile(t, build(t, v.command[0], v.command[1:]...), v.rows)

@@ -502,8 +502,12 @@ func TestPackages(t *testing.T) {
 // TestTypesOfOtherUnits compares variables whose types are but declared in the
 // unit of the function.
 func TestTypesOfOtherUnits(t *testing.T) {
-	for _, command := range []string{"clang++-19 -gdwarf-5 -O0", "clang++-19 -gdwarf-4 -O0 -gz", "g++ -g -O0 -femit-struct-debug-baseonly",
-		"clang++-19 -gdwarf-5 -gsplit-dwarf -O0", "g++ -gdwarf-4 -gsplit-dwarf -O0 -femit-struct-debug-baseonly"} {
+	commands := []string{"clang++-19 -gdwarf-4 -O0 -gz", "g++ -g -O0 -femit-struct-debug-baseonly",
+		"clang++-19 -gdwarf-5 -gsplit-dwarf -O0", "g++ -gdwarf-4 -gsplit-dwarf -O0 -femit-struct-debug-baseonly"}
+	if testenv.Long() {
+		commands = append(commands, "clang++-19 -gdwarf-5 -O0") // with which TestDeferTypes has them
+	}
+	for _, command := range commands {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			pid, _ := start(t, compile(t, "varsunits.cc", command, "varsunits_types.cc"))
 			var ours []gdbFrame
@@ -546,7 +550,11 @@ func TestDeferTypes(t *testing.T) {
 // TestKinds compares values of every kind with gdb's, as they are written by
 // default.
 func TestKinds(t *testing.T) {
-	for _, command := range []string{"gcc -gdwarf-5 -O0", "gcc -gdwarf-4 -O0", "gcc -gdwarf-3 -gstrict-dwarf -O0", "gcc -g -O2", "gcc -g -O0 -m32 -msse2", "clang-19 -g -O0"} {
+	commands := []string{"gcc -gdwarf-5 -O0", "gcc -gdwarf-3 -gstrict-dwarf -O0", "gcc -g -O2", "gcc -g -O0 -m32 -msse2", "clang-19 -g -O0"}
+	if testenv.Long() {
+		commands = append(commands, "gcc -gdwarf-4 -O0")
+	}
+	for _, command := range commands {
 		t.Run(strings.ReplaceAll(command, " ", "_"), func(t *testing.T) {
 			if strings.Contains(command, "-m32") {
 				testenv.Needs32Bit(t)

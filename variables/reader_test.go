@@ -265,7 +265,7 @@ func TestFloatRegisters(t *testing.T) {
 			}
 			path := compile(t, "varsleaf.c", command)
 			core := filepath.Join(t.TempDir(), "core")
-			testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "run", "-ex", "generate-core-file "+core, path))
+			testenv.Run(t, exec.Command("gdb", "-nx", "-batch", "-readnever", "-iex", "set debuginfod enabled off", "-ex", "run", "-ex", "generate-core-file "+core, path))
 			w, err := swbpf.ForCore(core, path)
 			if err != nil {
 				t.Fatal(err)
