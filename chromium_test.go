@@ -34,6 +34,9 @@ func TestChromium(t *testing.T) {
 	}
 	for _, program := range programs {
 		for name, flags := range waysOfChromium {
+			if name == "interpreted" && !testenv.Long() {
+				continue // as a mixed one begins
+			}
 			t.Run(name, func(t *testing.T) { testChromium(t, name, program, flags) })
 		}
 	}

@@ -307,7 +307,7 @@ func TestGoroutines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c.name == "plain" || c.name == "cgo" || testenv.Long() && c.name != "many" {
+			if c.name == "plain" || testenv.Long() && c.name != "many" {
 				w, err := swbpf.ForCore(gcore(t, tg), "")
 				if err != nil {
 					t.Fatal(err)
@@ -537,7 +537,11 @@ func TestGoroutinesOfBusyProgram(t *testing.T) {
 	tg := start(t, build(t, "gobusy/main.go", "go build"))
 	ends, states := make(map[string]int), make(map[string]int)
 	all := 0
-	for range 200 {
+	walks := 100
+	if testenv.Long() {
+		walks = 200
+	}
+	for range walks {
 		ps, err := swbpf.WalkProcess(tg.pid, swbpf.WalkOptions{Goroutines: true})
 		if err != nil {
 			t.Fatal(err)
