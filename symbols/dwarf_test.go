@@ -171,27 +171,33 @@ func symbolAddresses(t testing.TB, file string) map[string]uint64 {
 // TestDWARFAgainstLLVM compares functions, inlined calls, files and lines with
 // llvm-symbolizer, for what compilers make of a few sources.
 func TestDWARFAgainstLLVM(t *testing.T) {
-	for _, tc := range []struct {
+	type program struct {
 		name string
 		cmds [][]string
-	}{
+	}
+	programs := []program{
 		{"g++", [][]string{{"g++", "-g", "-O2", "-o", "a", "a.cc"}}},
 		{"g++ O0", [][]string{{"g++", "-g", "-O0", "-o", "a", "a.cc"}}},
 		{"g++ LTO", [][]string{{"g++", "-g", "-O2", "-flto=1", "-o", "a", "a.cc"}}},
-		{"g++ split", [][]string{{"g++", "-g", "-O2", "-gsplit-dwarf", "-o", "a", "a.cc"}}},
 		{"g++ split, type units", [][]string{{"g++", "-gdwarf-5", "-O2", "-gsplit-dwarf", "-fdebug-types-section", "-o", "a", "a.cc"}}},
 		{"gcc v3", [][]string{{"gcc", "-gdwarf-3", "-O2", "-o", "a", "a.c"}}},
 		{"gcc v4 zlib", [][]string{{"gcc", "-gdwarf-4", "-gz=zlib", "-O2", "-o", "a", "a.c"}}},
 		{"gcc v5 64 bit", [][]string{{"gcc", "-gdwarf-5", "-gdwarf64", "-O2", "-o", "a", "a.c"}}},
 		{"gcc i386", [][]string{{"gcc", "-g", "-O2", "-m32", "-o", "a", "a.c"}}},
-		{"gcc v4 split", [][]string{{"gcc", "-gdwarf-4", "-O2", "-gsplit-dwarf", "-o", "a", "a.c"}}},
 		{"gcc v4 package", [][]string{{"gcc", "-gdwarf-4", "-O2", "-gsplit-dwarf", "-o", "a", "a.c"}, {"dwp", "-e", "a", "-o", "a.dwp"}, {"sh", "-c", "rm *.dwo"}}},
-		{"clang++", [][]string{{"clang++-19", "-g", "-O2", "-o", "a", "a.cc"}}},
 		{"clang++ package", [][]string{{"clang++-19", "-g", "-O2", "-gsplit-dwarf", "-o", "a", "a.cc"}, {"llvm-dwp-19", "-e", "a", "-o", "a.dwp"}, {"sh", "-c", "rm *.dwo"}}},
 		{"clang v4 zstd", [][]string{{"clang-19", "-gdwarf-4", "-gz=zstd", "-O2", "-o", "a", "a.c"}}},
 		{"clang lines only", [][]string{{"clang-19", "-gline-tables-only", "-O2", "-o", "a", "a.c"}}},
 		{"rust", [][]string{{"rustc", "-g", "-O", "-o", "a", "a.rs"}}},
-	} {
+	}
+	if testenv.Long() { // what others have in another way besides
+		programs = append(programs, []program{
+			{"g++ split", [][]string{{"g++", "-g", "-O2", "-gsplit-dwarf", "-o", "a", "a.cc"}}},
+			{"gcc v4 split", [][]string{{"gcc", "-gdwarf-4", "-O2", "-gsplit-dwarf", "-o", "a", "a.c"}}},
+			{"clang++", [][]string{{"clang++-19", "-g", "-O2", "-o", "a", "a.cc"}}},
+		}...)
+	}
+	for _, tc := range programs {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
