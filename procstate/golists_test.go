@@ -5,18 +5,24 @@ import (
 	"encoding/binary"
 	"slices"
 	"testing"
+
+	"github.com/swbpf/swbpf/internal/testenv"
 )
 
 // The lists are found by code where the symbols say that they are, also in
 // programs that have none.
 func TestGoLists(t *testing.T) {
-	for _, c := range []struct {
+	type program struct {
 		arch  string
 		flags []string
-	}{
-		{"amd64", nil}, {"arm64", nil}, {"amd64", []string{"-buildmode=pie"}}, {"arm64", []string{"-buildmode=pie"}},
-		{"amd64", []string{"-gcflags=all=-N -l"}}, {"arm64", []string{"-gcflags=all=-N -l"}},
-	} {
+	}
+	programs := []program{
+		{"amd64", nil}, {"arm64", nil}, {"amd64", []string{"-buildmode=pie"}}, {"arm64", []string{"-gcflags=all=-N -l"}},
+	}
+	if testenv.Long() {
+		programs = append(programs, program{"arm64", []string{"-buildmode=pie"}}, program{"amd64", []string{"-gcflags=all=-N -l"}})
+	}
+	for _, c := range programs {
 		path := buildGoMain(t, "local", c.arch, c.flags...)
 		stripped := buildGoMain(t, "local", c.arch, append(slices.Clone(c.flags), "-ldflags=-s -w")...)
 		f, err := elf.Open(path)
