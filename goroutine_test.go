@@ -273,7 +273,7 @@ func TestGoroutines(t *testing.T) {
 		{"cgo", "gocalls.txt", "env CGO_ENABLED=1 go build", nil, "chan receive,syscall"},
 	}
 	if !testenv.Long() {
-		cases[4].args = []string{"3000"}
+		cases[4].args = []string{"1000"}
 		cases = slices.Delete(cases, 1, 3)
 	}
 	for _, version := range strings.Fields(os.Getenv("SWBPF_GO_VERSIONS")) {
