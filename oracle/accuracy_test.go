@@ -48,13 +48,13 @@ func TestAccuracy(t *testing.T) {
 			switch { // the long form judges more
 			case testenv.Long():
 			case c.Table == tableARM64, c.Table == tableFramesARM:
-				c.Steps = 4000 // an emulator takes longer
+				c.Steps = 6000 // an emulator takes longer
 			case c.Table == tableTold:
 				c.Steps = 15000
 			case c.Marked && c.Steps == 0:
-				c.Steps = 12000 // of those that end by themselves
+				c.Steps = 18000 // of those that end by themselves
 			default:
-				c.Steps = min(c.Steps, 4000)
+				c.Steps = min(c.Steps, 6000)
 			}
 			r, err := RunCase(c, sources+"/testdata", t.TempDir())
 			var missing *loader.MissingError

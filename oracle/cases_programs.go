@@ -65,7 +65,6 @@ func markedCases(native []string) []Case {
 			Env: env, Configs: []string{"all", "go"}, Steps: steps, Marked: true, Short: true})
 	}
 	add("C++, an exception, -O0", "g++", "g++ -O0 -o $OUT work.cc", 60000, native)
-	cases[len(cases)-1].Short = false
 	const throws = "g++ -O0 -fno-omit-frame-pointer -o $OUT throws.cc"
 	add("C++, throws through frame pointers", "g++", throws, 0, native)
 	cases = append(cases, Case{Table: tableMarked, Name: "the same, sizes of frames chosen at run time", Needs: "g++", Build: throws,
