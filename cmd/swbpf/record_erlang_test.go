@@ -9,8 +9,8 @@ import (
 	"github.com/swbpf/swbpf/internal/testenv"
 )
 
-// Functions of Erlang have their names and their callers in recordings, also of a process that collects garbage most of
-// the time, which moves its stack.
+// Functions of Erlang have their names and their callers in recordings, also of a process that collects garbage now and
+// then, which moves its stack.
 func TestRecordErlang(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("on arm64 Erlang is tested under an emulator")
