@@ -1,7 +1,7 @@
 package loader
 
 import (
-	"bytes"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
@@ -250,23 +250,21 @@ func stats(t testing.TB, s *Session) Stats {
 	return st
 }
 
-// symbolTables has what nm prints, by path.
-var symbolTables sync.Map
-
-// symbolValue returns the link-time address of a symbol by nm.
+// symbolValue returns the link-time address of a symbol, by the standard library's reader.
 func symbolValue(t testing.TB, path, name string) uint64 {
 	t.Helper()
-	testenv.Needs(t, "nm")
-	table, _ := symbolTables.LoadOrStore(path, sync.OnceValues(exec.Command("nm", path).Output))
-	out, err := table.(func() ([]byte, error))()
+	f, err := elf.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range bytes.Lines(out) {
-		var addr uint64
-		var kind, sym string
-		if n, _ := fmt.Sscanf(string(line), "%x %s %s", &addr, &kind, &sym); n == 3 && sym == name {
-			return addr
+	defer f.Close()
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range symbols {
+		if s.Name == name && s.Section != elf.SHN_UNDEF {
+			return s.Value
 		}
 	}
 	t.Fatalf("%s has no symbol %s", path, name)

@@ -1,6 +1,7 @@
 package steppers
 
 import (
+	"debug/elf"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -8,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/swbpf/swbpf/internal/steptest"
-	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
 
@@ -80,28 +80,34 @@ func TestEntryRangeLibrary(t *testing.T) {
 	}
 }
 
+// symbolAndNext returns where a function is, and what follows it in the code, by the standard library's reader.
 func symbolAndNext(t *testing.T, path, name string) (start, next uint64) {
 	t.Helper()
-	testenv.Needs(t, "nm")
-	out, err := exec.Command("nm", "-n", path).Output()
+	f, err := elf.Open(path)
 	if err != nil {
-		t.Fatalf("nm %s: %v", path, err)
+		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(out)) {
-		f := strings.Fields(line)
-		if len(f) != 3 || !strings.ContainsAny(f[1], "tTwWi") {
-			continue
-		}
-		v, _ := strconv.ParseUint(f[0], 16, 64)
-		if start != 0 && v > start {
-			return start, v
-		}
-		if f[2] == name {
-			start = v
+	defer f.Close()
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next = ^uint64(0)
+	for _, s := range symbols {
+		if s.Name == name && s.Section != elf.SHN_UNDEF {
+			start = s.Value
 		}
 	}
-	t.Fatalf("no symbol %s in %s", name, path)
-	return 0, 0
+	for _, s := range symbols {
+		inCode := int(s.Section) < len(f.Sections) && f.Sections[s.Section].Flags&elf.SHF_EXECINSTR != 0
+		if inCode && s.Value > start && s.Name != "" && s.Name[0] != '$' { // those of AArch64 only tell code from data
+			next = min(next, s.Value)
+		}
+	}
+	if start == 0 || next == ^uint64(0) {
+		t.Fatalf("no symbol %s in %s, or none behind it", name, path)
+	}
+	return start, next
 }
 
 // firstCall returns the return address of the first call instruction in

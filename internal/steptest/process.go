@@ -29,9 +29,15 @@ type Process struct {
 	images  map[string]*procstate.Image
 	exited  bool
 
+	walking bool
+	page    [4096]byte // of memory, what ReadWord has read last in this walk
+	pageAt  uint64     // its address, noPage if there is none
+
 	// Signals counts the signals that were delivered in Step.
 	Signals int
 }
+
+const noPage = 1
 
 // Start runs a program until it has executed its first instruction, under
 // ptrace, and ends it with the test. It has a process group of its own, since all its
@@ -366,10 +372,16 @@ func (p *Process) Threads() ([]procstate.ThreadID, error) {
 func (p *Process) Libraries() procstate.LibraryState { return p.libs }
 
 // BeforeWalk implements procstate.ProcessState.
-func (p *Process) BeforeWalk(procstate.ThreadID) error { return nil }
+func (p *Process) BeforeWalk(procstate.ThreadID) error {
+	p.walking, p.pageAt = true, noPage
+	return nil
+}
 
 // AfterWalk implements procstate.ProcessState.
-func (p *Process) AfterWalk(procstate.ThreadID) error { return nil }
+func (p *Process) AfterWalk(procstate.ThreadID) error {
+	p.walking = false
+	return nil
+}
 
 // ReadMemory implements procstate.Memory.
 func (p *Process) ReadMemory(addr uint64, buf []byte) (int, error) {
@@ -380,13 +392,23 @@ func (p *Process) ReadMemory(addr uint64, buf []byte) (int, error) {
 	return n, nil
 }
 
-// ReadWord implements procstate.Memory.
+// ReadWord implements procstate.Memory. A walk, which reads many words of few pages, reads each page once.
 func (p *Process) ReadWord(addr uint64) (uint64, bool) {
 	var b [8]byte
 	if addr > 1<<63-9 {
 		return 0, false
 	}
-	if n, _ := p.mem.ReadAt(b[:p.arch.AddressWidth], int64(addr)); n < p.arch.AddressWidth {
+	width := uint64(p.arch.AddressWidth)
+	if at := addr % uint64(len(p.page)); p.walking && at+width <= uint64(len(p.page)) {
+		if p.pageAt != addr-at {
+			p.pageAt = addr - at
+			if _, err := p.mem.ReadAt(p.page[:], int64(p.pageAt)); err != nil {
+				p.pageAt = noPage
+				return 0, false
+			}
+		}
+		copy(b[:width], p.page[at:])
+	} else if _, err := p.mem.ReadAt(b[:width], int64(addr)); err != nil {
 		return 0, false
 	}
 	return binary.LittleEndian.Uint64(b[:]), true
