@@ -93,17 +93,22 @@ func askGDB(t *testing.T, p *steptest.Process, tid int) (frames []procstate.Regs
 // frame pointers and compares every preserved register of every frame.
 func TestDebugAgainstGDB(t *testing.T) {
 	t.Parallel()
-	for _, b := range []struct {
+	type build struct {
 		name, compiler string
 		args           []string
 		modes          []string
-	}{
-		{"O2", "g++", []string{"-O2", "-fomit-frame-pointer"}, []string{"plain", "signal", "altstack", "segv", "plain thread", "altstack thread"}},
-		{"O0", "g++", []string{"-O0"}, []string{"plain"}},
+	}
+	builds := []build{
+		{"O2", "g++", []string{"-O2", "-fomit-frame-pointer"}, []string{"plain", "signal", "segv", "altstack thread"}},
 		{"static", "g++", []string{"-O2", "-fomit-frame-pointer", "-static"}, []string{"signal", "segv thread"}},
-		{"static-pie", "g++", []string{"-O2", "-fomit-frame-pointer", "-static-pie"}, []string{"plain"}},
 		{"clang", "clang-19", []string{"-O2", "-fomit-frame-pointer", "-mavx2"}, []string{"altstack"}},
-	} {
+	}
+	if testenv.Long() {
+		builds[0].modes = append(builds[0].modes, "altstack", "plain thread")
+		builds = append(builds, build{"O0", "g++", []string{"-O0"}, []string{"plain"}},
+			build{"static-pie", "g++", []string{"-O2", "-fomit-frame-pointer", "-static-pie"}, []string{"plain"}})
+	}
+	for _, b := range builds {
 		t.Run(b.name, func(t *testing.T) {
 			path := debugBuild(t, b.compiler, b.args...)
 			for _, mode := range b.modes {
