@@ -66,21 +66,23 @@ __asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall start\nhlt\n"
 func TestFramePointersEveryInstruction(t *testing.T) {
 	t.Parallel()
 	steptest.NeedPtrace(t)
-	for _, tc := range []struct {
+	type build struct {
 		name  string
 		cc    []string
 		strip bool
-	}{
+	}
+	builds := []build{
 		{"gcc O0", []string{"gcc", "-O0"}, false},
-		{"gcc O1", []string{"gcc", "-O1"}, false},
-		{"gcc O2", []string{"gcc", "-O2"}, false},
 		{"gcc O3", []string{"gcc", "-O3"}, false},
-		{"gcc Os", []string{"gcc", "-Os"}, false},
 		{"clang O0", []string{"clang-19", "-O0"}, false},
-		{"clang O2", []string{"clang-19", "-O2"}, false},
 		{"gcc O2 stripped", []string{"gcc", "-O2", "-s"}, true},
 		{"clang O2 stripped", []string{"clang-19", "-O2", "-s"}, true},
-	} {
+	}
+	if testenv.Long() {
+		builds = append(builds, build{"gcc O1", []string{"gcc", "-O1"}, false}, build{"gcc O2", []string{"gcc", "-O2"}, false},
+			build{"gcc Os", []string{"gcc", "-Os"}, false}, build{"clang O2", []string{"clang-19", "-O2"}, false})
+	}
+	for _, tc := range builds {
 		t.Run(tc.name, func(t *testing.T) {
 			path := steptest.Compile(t, append(tc.cc, "-fno-asynchronous-unwind-tables", "-fno-unwind-tables",
 				"-fno-omit-frame-pointer", "-nostdlib", "-static", "-fno-stack-protector"), "frames.c", frameProgram)

@@ -69,16 +69,20 @@ __asm__(".globl _start\n_start: xor %ebp,%ebp\nand $-16,%rsp\ncall start\nhlt\n"
 func TestKeepsFrames(t *testing.T) {
 	t.Parallel()
 	steptest.NeedPtrace(t)
-	for _, tc := range []struct {
+	type build struct {
 		cc    string
 		keeps bool
 		exact int // of 100, at least
-	}{
-		{"gcc -O1 -fno-omit-frame-pointer", true, 85},
+	}
+	builds := []build{
 		{"gcc -O2 -fno-omit-frame-pointer", true, 85},
 		{"clang-19 -O2 -fno-omit-frame-pointer", true, 85},
 		{"gcc -O2 -fomit-frame-pointer", false, 0},
-	} {
+	}
+	if testenv.Long() {
+		builds = append(builds, build{"gcc -O1 -fno-omit-frame-pointer", true, 85})
+	}
+	for _, tc := range builds {
 		t.Run(tc.cc, func(t *testing.T) {
 			cc := strings.Fields(tc.cc)
 			testenv.Needs(t, cc[0])

@@ -398,8 +398,11 @@ func TestLyingVirtualThreads(t *testing.T) {
 		}
 		liar := &steptest.Lying{ProcessState: p, Rand: rand.New(rand.NewPCG(1, 2))}
 		space := procstate.SpaceOfProcess(pid)
-		whole, read := 0, 0
-		for n := range 24 {
+		whole, read, walks := 0, 0, 12
+		if testenv.Long() {
+			walks = 24
+		}
+		for n := range walks {
 			liar.Rate = 0
 			h := hotspot.NewHeap(pid, liar, space)
 			w := unwind.NewWalker(liar, Default(unwind.NewTables()), nil)
