@@ -57,7 +57,10 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			return nil, err
 		}
-		return spec.Copy(), nil
+		spec = spec.Copy()
+		// Tables with room for as many threads as there may be take longer to make than most tests.
+		spec.Maps[gen.SamplerMapTimes].MaxEntries, spec.Maps[gen.SamplerMapLengths].MaxEntries = 2*minTimes, minTimes
+		return spec, nil
 	}
 	code := m.Run()
 	os.RemoveAll(dir)
