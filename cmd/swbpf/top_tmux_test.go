@@ -67,7 +67,7 @@ func (m *tmux) wait(texts ...string) string {
 func (m *tmux) waitUntil(what string, ok func(screen string) bool) string {
 	m.t.Helper()
 	var screen string
-	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
 		if screen = m.screen(); ok(screen) {
 			return screen
 		}
