@@ -149,7 +149,7 @@ func (im *Image) appendFuncSymbols(out []uint64, fdes int, s Section) []uint64 {
 // their sizes and whether they are global, or weak. It returns whether the table could be read to its end.
 func (im *Image) eachFuncSymbol(s Section, visit func(vaddr, bytes uint64, isGlobal bool)) bool {
 	size, info, shndx, value, length := 24, 4, 6, 8, 16
-	if im.arch.AddressWidth == 4 {
+	if im.Arch().AddressWidth == 4 {
 		size, info, shndx, value, length = 16, 12, 14, 4, 8
 	}
 	return im.SectionParts(s, maxSymtab, func(b []byte) {
@@ -173,7 +173,7 @@ func (im *Image) eachFuncSymbol(s Section, visit func(vaddr, bytes uint64, isGlo
 
 // word reads an address of the file's width.
 func (im *Image) word(b []byte) uint64 {
-	if im.arch.AddressWidth == 4 {
+	if im.Arch().AddressWidth == 4 {
 		return uint64(binary.LittleEndian.Uint32(b))
 	}
 	return binary.LittleEndian.Uint64(b)

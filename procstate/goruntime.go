@@ -123,7 +123,7 @@ func findGoRuntime(im *Image) (*GoRuntime, error) {
 		return nil, err
 	}
 	if im.arch != AMD64 && im.arch != ARM64 {
-		return nil, fmt.Errorf("a Go program on %s: %w", im.arch.Name, ErrNotSupported)
+		return nil, fmt.Errorf("a Go program on %s: %w", im.Arch().Name, ErrNotSupported)
 	}
 	version, err := goVersion(im)
 	if err != nil {

@@ -75,7 +75,7 @@ type ImageIdentity struct {
 type Image struct {
 	Path  string // for messages; where it was opened
 	Root  string // "", or a directory that Path counts from: where the process that maps it has another root
-	Index uint32 // unique among all Images of this run, dense from 0
+	Index uint32 // unique among all Images of this run, dense from 1; 0 is that of the zero values
 
 	ID ImageIdentity
 
@@ -107,7 +107,7 @@ func NewImage(r io.ReaderAt, size int64, path string) (*Image, error) {
 	}
 	im.buildID = im.findBuildID()
 	im.ID.BuildID = string(im.buildID)
-	im.Index = imageCount.Add(1) - 1
+	im.Index = imageCount.Add(1)
 	return im, nil
 }
 
@@ -350,8 +350,15 @@ func buildIDInNotes(b []byte) []byte {
 	return nil
 }
 
-// Arch is the architecture of the code in the file.
-func (im *Image) Arch() *Arch { return im.arch }
+// Arch is the architecture of the code in the file; that of no file is none of those known.
+func (im *Image) Arch() *Arch {
+	if im.arch == nil {
+		return &archOfNoFile
+	}
+	return im.arch
+}
+
+var archOfNoFile = Arch{AddressWidth: AMD64.AddressWidth, PCAlign: AMD64.PCAlign, PC: AMD64.PC, SP: AMD64.SP, FP: AMD64.FP, LR: NoReg, RA: AMD64.RA}
 
 // Type is the ELF file type.
 func (im *Image) Type() elf.Type { return im.typ }
@@ -401,7 +408,7 @@ func (im *Image) eachDynamic(f func(tag elf.DynTag, value uint64)) {
 	if im.readFull(b, p.Off) != nil {
 		return
 	}
-	word := im.arch.AddressWidth
+	word := im.Arch().AddressWidth
 	for ; len(b) >= 2*word; b = b[2*word:] {
 		tag, value := im.word(b), im.word(b[word:])
 		if elf.DynTag(tag) == elf.DT_NULL {

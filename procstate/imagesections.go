@@ -33,7 +33,7 @@ func (im *Image) SectionBytes(s Section, limit uint64) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: section %s: %w", im.Path, s.Name, err)
 	}
-	out, err := decompress(s, raw, limit, im.arch.AddressWidth == 8)
+	out, err := decompress(s, raw, limit, im.Arch().AddressWidth == 8)
 	if err != nil {
 		return nil, fmt.Errorf("%s: section %s: %w", im.Path, s.Name, err)
 	}

@@ -66,7 +66,7 @@ func (im *Image) ExportedSymbol(name string) (sym ELFSymbol, ok bool) {
 	if !hasHashes || !hasSymbols || hashes.Type == elf.SHT_NOBITS || symbols.Type == elf.SHT_NOBITS || uint64(symbols.Link) >= uint64(len(im.sections)) {
 		return sym, false
 	}
-	names, width := im.sections[symbols.Link], uint64(im.arch.AddressWidth)
+	names, width := im.sections[symbols.Link], uint64(im.Arch().AddressWidth)
 	var buf [24]byte
 	read := func(s Section, off uint64, n uint64) []byte {
 		if s.Size < n || off > s.Size-n || im.readFull(buf[:n], s.Off+off) != nil {
@@ -160,7 +160,7 @@ func (im *Image) symbolTable(s Section) (t symbolTable, err error) {
 		return t, &FormatError{int64(s.Off), "symbols without names"}
 	}
 	t = symbolTable{im: im, size: 24}
-	if im.arch.AddressWidth == 4 {
+	if im.Arch().AddressWidth == 4 {
 		t.size = 16
 	}
 	t.names, err = im.SectionBytes(im.sections[s.Link], maxStrtab)
@@ -263,7 +263,7 @@ func (im *Image) findName(s Section, name string) iter.Seq[uint32] {
 // name is at an offset of the names that belong to a table of symbols, 0 when there is none.
 func (im *Image) symbolWithName(s Section, name uint32, typ elf.SymType) (vaddr, bytes uint64) {
 	size, info, shndx, value, length := 24, 4, 6, 8, 16
-	if im.arch.AddressWidth == 4 {
+	if im.Arch().AddressWidth == 4 {
 		size, info, shndx, value, length = 16, 12, 14, 4, 8
 	}
 	le := binary.LittleEndian
@@ -295,7 +295,7 @@ func (im *Image) EachSymbolOf(table string, fn func(*ELFSymbol) bool, prefixes .
 		return
 	}
 	t := symbolTable{im: im, size: 24, named: names, left: maxStrtab}
-	if im.arch.AddressWidth == 4 {
+	if im.Arch().AddressWidth == 4 {
 		t.size = 16
 	}
 	t.each(s, fn)

@@ -167,7 +167,7 @@ func (im *Image) jitParts(raw []byte) []jitPart {
 // information are relative to sections: they are put right, in raw. Its segments are
 // its code, of which it has no bytes: in memory they differ.
 func (im *Image) link(raw []byte) error {
-	if im.arch.AddressWidth != 8 {
+	if im.Arch().AddressWidth != 8 {
 		return errJITObject
 	}
 	end := uint64(0)
@@ -199,7 +199,7 @@ func (im *Image) link(raw []byte) error {
 		im.relocate(raw)
 		im.typ = elf.ET_EXEC
 	}
-	im.Index = imageCount.Add(1) - 1
+	im.Index = imageCount.Add(1)
 	return nil
 }
 
@@ -283,7 +283,7 @@ func (im *Image) relocateOne(data []byte, vaddr uint64, symbols, rela []byte) {
 // only returns an Image of the same code, with the contents of some sections and
 // those sections alone.
 func (im *Image) only(raw []byte, names ...string) *Image {
-	out := &Image{Path: im.Path, Index: imageCount.Add(1) - 1, arch: im.arch, typ: im.typ, segs: im.segs}
+	out := &Image{Path: im.Path, Index: imageCount.Add(1), arch: im.arch, typ: im.typ, segs: im.segs}
 	var data []byte
 	for _, name := range names {
 		s, ok := im.Section(name)

@@ -290,7 +290,7 @@ func (j *JITObjects) find() bool {
 	before := j.descriptors
 	j.descriptors, j.trees.all = nil, nil
 	for _, lib := range libs.Libraries() {
-		if lib.Image == nil || lib.Image.arch.AddressWidth != 8 {
+		if lib.Image == nil || lib.Image.Arch().AddressWidth != 8 {
 			continue
 		}
 		if vaddr := lib.Image.jitDescriptor(); vaddr != 0 {
@@ -298,10 +298,10 @@ func (j *JITObjects) find() bool {
 		}
 		roots := lib.Image.frameRoots()
 		for _, vaddr := range roots.lists {
-			j.descriptors = append(j.descriptors, jitDescriptor{addr: vaddr + lib.Bias, layout: &jitOfLibgcc, arch: lib.Image.arch})
+			j.descriptors = append(j.descriptors, jitDescriptor{addr: vaddr + lib.Bias, layout: &jitOfLibgcc, arch: lib.Image.Arch()})
 		}
 		if roots.tree != 0 {
-			j.trees.all = append(j.trees.all, jitTree{addr: roots.tree + lib.Bias, arch: lib.Image.arch})
+			j.trees.all = append(j.trees.all, jitTree{addr: roots.tree + lib.Bias, arch: lib.Image.Arch()})
 		}
 	}
 	for _, addr := range j.unnamed.found {

@@ -40,7 +40,7 @@ func (j *JITObjects) search() bool {
 	}
 	s.wait, s.tries = max(jitSearchFirst, min(4*s.wait, jitSearchLast)), maxJITTries
 	for _, lib := range libs.Libraries() {
-		if lib.Image == nil || lib.Image.arch.AddressWidth != 8 || !lib.Image.isNameless() {
+		if lib.Image == nil || lib.Image.Arch().AddressWidth != 8 || !lib.Image.isNameless() {
 			continue
 		}
 		for _, seg := range lib.Image.segs {

@@ -72,7 +72,7 @@ func (im *Image) Packed(s Section) (*Packed, error) {
 	switch {
 	case s.Flags&elf.SHF_COMPRESSED == 0: // "ZLIB" and a big-endian number
 		p.size = binary.BigEndian.Uint64(b[4:])
-	case im.arch.AddressWidth == 8:
+	case im.Arch().AddressWidth == 8:
 		typ, p.size, header = elf.CompressionType(le.Uint32(b[:])), le.Uint64(b[8:]), 24
 	default:
 		typ, p.size = elf.CompressionType(le.Uint32(b[:])), uint64(le.Uint32(b[4:]))

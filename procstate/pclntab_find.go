@@ -115,7 +115,7 @@ func scanPclntab(im *Image) (*GoTable, error) {
 			if m := binary.LittleEndian.Uint32(b); m != pclntab116 && m != pclntab118 && m != pclntab120 {
 				return true
 			}
-			if b[4] != 0 || b[5] != 0 || b[6] == 0 || b[6] > 4 || int(b[7]) != im.arch.AddressWidth {
+			if b[4] != 0 || b[5] != 0 || b[6] == 0 || b[6] > 4 || int(b[7]) != im.Arch().AddressWidth {
 				return true
 			}
 			var head [80]byte
@@ -249,7 +249,7 @@ func readModuledata(im *Image, t *GoTable, vaddr uint64) (md goModuledata, ok bo
 // applyRelative stores the values of relative relocations in b, the bytes at
 // link-time address vaddr.
 func applyRelative(im *Image, b []byte, vaddr uint64) {
-	width := uint64(im.arch.AddressWidth)
+	width := uint64(im.Arch().AddressWidth)
 	relatives(im, func(at, value uint64) bool {
 		off := at - vaddr
 		if at < vaddr || off >= uint64(len(b)) || width > uint64(len(b))-off {

@@ -50,16 +50,19 @@ const (
 // function last. start is the run-time address at which the function's code begins, 0 where
 // it has none of its own. outer is the number of what that is called by in the same frame, as
 // an interpreter has several functions in one of its frames; 0 where there is none. The number
-// is 0 when there are none left, no room for so many lines or such long names, or no lines.
+// is 0 when there are none left, no room for so many lines or such long names, no lines or one
+// without a function, or when outer was not given out before.
 func (c *Codes) Add(start uint64, lines []CodeLine, outer uint32) uint32 {
-	if len(lines) == 0 || len(c.codes) >= maxCodes || len(lines) > maxCodeLines-len(c.lines) {
+	if len(lines) == 0 || len(c.codes) >= maxCodes || len(lines) > maxCodeLines-len(c.lines) || outer > uint32(len(c.codes)) {
 		return 0
 	}
 	names := 0
 	for i := range lines {
-		if f := lines[i].CodeFunction; f != nil {
-			names += len(f.Name) + len(f.Parameters) + len(f.File)
+		f := lines[i].CodeFunction
+		if f == nil {
+			return 0
 		}
+		names += len(f.Name) + len(f.Parameters) + len(f.File)
 	}
 	if names > maxCodeNames-c.bytes {
 		return 0

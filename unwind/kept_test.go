@@ -73,11 +73,28 @@ func TestCodesAreBounded(t *testing.T) {
 		}
 	}
 	c.Reset()
-	inlined := make([]CodeLine, maxCodeLines/4)
+	inlined := slices.Repeat(lines, maxCodeLines/4)
 	for i := range uint32(5) {
 		if n := c.Add(0, inlined, 0); n != (i+1)%5 {
 			t.Errorf("%d is the number of a quarter of all lines, behind %d of them", n, i)
 		}
+	}
+}
+
+// What a number stands for has an end: a function, and what called it before.
+func TestCodesEnd(t *testing.T) {
+	var c Codes
+	lines := []CodeLine{{CodeFunction: &CodeFunction{Name: "f"}}}
+	if n := c.Add(0, append(lines, CodeLine{}), 0); n != 0 {
+		t.Errorf("%d is the number of no function", n)
+	}
+	for _, outer := range []uint32{1, 2, 1<<32 - 1} {
+		if n := c.Add(0, lines, outer); n != 0 {
+			t.Errorf("%d is called by %d, which there is not", n, outer)
+		}
+	}
+	if first := c.Add(0, lines, 0); c.Add(0, lines, first) != 2 || c.Outer(2) != first {
+		t.Error("what was called by the first is not the second")
 	}
 }
 

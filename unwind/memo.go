@@ -21,6 +21,7 @@ type Memo struct {
 	from uint64 // all that frames were found by, from this address on, is as it was
 	next int    // frames from here on have a lower SP than the walk
 	same int    // frames that the walk was spared
+	open bool   // a walk goes on, or has panicked
 }
 
 // memoFrame is a frame in a call. All that leads to its callers lies from sp on.
@@ -38,10 +39,13 @@ func (m *Memo) Reset() {
 // begin prepares for a walk by rules. ok is false when there can be no memo of
 // it: the mappings must tell when they change.
 func (m *Memo) begin(w *Walker, rules *ruledFrames, from uint64) (ok bool) {
-	m.from, m.same, m.next = from, 0, len(m.frames)
+	if m.open {
+		m.frames = m.frames[:0]
+	}
+	m.from, m.same, m.next, m.open = from, 0, len(m.frames), true
 	space, ok := w.libs.(*procstate.AddressSpace)
 	if !ok || rules == nil {
-		m.frames = m.frames[:0]
+		m.frames, m.open = m.frames[:0], false
 		return false
 	}
 	if m.rules != rules || m.space != space || m.generation != space.Generation() {
@@ -86,6 +90,7 @@ func (m *Memo) appendTo(dst []PC, i int) []PC {
 // keep makes the outer frames of the walk those of the Memo: what it had of
 // them, and the trail that led there. A walk that is not complete is forgotten.
 func (m *Memo) keep(trail []memoFrame, complete bool) {
+	m.open = false
 	if !complete {
 		m.frames, m.same = m.frames[:0], 0
 		return

@@ -120,11 +120,28 @@ const (
 	lastMaker  = 15
 )
 
-// imageKey returns the key of link-time address 0 of a mapping's image. ok is
-// false when its addresses cannot be keys.
-func imageKey(m *procstate.Mapping) (key uint64, ok bool) {
+// keyOf returns what makes keys of the PCs of a mapping. ok is false when they cannot be
+// keys.
+func keyOf(m *procstate.Mapping, interrupted bool) (toKey uint64, ok bool) {
+	if m == nil || m.Image == nil {
+		return 0, false
+	}
 	image := uint64(m.Image.Index) + 1
-	return image << keyImageShift, image < 1<<(64-keyImageShift) && (m.End-m.Bias)>>keyVaddrBits == 0
+	toKey = image<<keyImageShift - m.Bias
+	if interrupted {
+		toKey += keyInterrupted
+	} else {
+		toKey--
+	}
+	return toKey, image < 1<<(64-keyImageShift) && (m.End-m.Bias)>>keyVaddrBits == 0
+}
+
+// lookupPC is Frame.LookupPC of a frame that is in a call or interrupted.
+func lookupPC(pc uint64, interrupted bool) uint64 {
+	if interrupted {
+		return pc
+	}
+	return pc - 1
 }
 
 // ruledSet returns the number of the first of the two slots that a key may be in.
@@ -172,22 +189,30 @@ func (c *ruledFrames) hold(w *Walker) bool {
 	return true
 }
 
-// fill stores in a slot how to walk from pc, by asking the steppers in order.
+// fill stores in a slot how to walk from pc, by asking the steppers in order. What a stepper
+// panics in is not stored, nor what is said of another mapping than that which the key is of.
 func (s *ruledFrame) fill(w *Walker, key, pc uint64, interrupted bool) {
-	*s = ruledFrame{key: key}
-	lookup := pc
-	if !interrupted {
-		lookup--
+	m := w.MappingAt(lookupPC(pc, interrupted))
+	made := ruledFrame{}
+	if toKey, ok := keyOf(m, interrupted); ok && pc+toKey == key {
+		made.ask(w, m, pc, interrupted)
+		made.key = key
+	} else {
+		made.keep(allSteppers)
 	}
-	m := w.MappingAt(lookup)
+	*s = made
+}
+
+// ask has the steppers say how to walk from pc.
+func (s *ruledFrame) ask(w *Walker, m *procstate.Mapping, pc uint64, interrupted bool) {
 	may := allSteppers
-	for i, stepper := range w.ranged.ruled.steppers {
+	for i, stepper := range w.rules.steppers {
 		if stepper == nil {
 			continue
 		}
 		r, ok := stepper.RuleAt(w, m, pc, interrupted)
 		switch {
-		case !ok:
+		case !ok || r == nil:
 		case r.why == NoUnwindInfo:
 			may = may.without(i)
 		default:

@@ -85,15 +85,16 @@ func TestRuledAsks(t *testing.T) {
 			}
 		}
 		w := NewWalker(procstate.NewSnapshot(procstate.AMD64, 1, "", nil), &AddressRangeGroup{ruled: newRuledFrames(members)}, nil)
+		w.rules = w.ranged.ruled
 		var s ruledFrame
-		s.fill(w, 1, 0x1000, true)
+		s.ask(w, nil, 0x1000, true)
 		var got []int
 		for i := range members {
 			if s.mayKnow().has(i) {
 				got = append(got, i)
 			}
 		}
-		if w.rules = w.ranged.ruled; w.mayKnow(&Frame{}) != allSteppers {
+		if w.mayKnow(&Frame{}) != allSteppers {
 			t.Errorf("%s: of an address without a file", kinds)
 		}
 		if !slices.Equal(got, want) || (s.how == ruledBySP) != (strings.TrimLeft(kinds, "n")[0] == plain) {

@@ -250,18 +250,14 @@ func (c *ruledFrames) run(at *ruledRun, dst []PC, trail []memoFrame) int {
 // ruledMapping finds the mapping for which the code at pc counts. It reports
 // false when rules tell nothing of it.
 func (w *Walker) ruledMapping(pc uint64, interrupted bool) bool {
-	back := uint64(1) // from PC to LookupPC
-	flag := uint64(0)
-	if interrupted {
-		back, flag = 0, keyInterrupted
-	}
-	m := w.MappingAt(pc - back)
-	if m == nil || m.Image == nil || m.Image.Arch() != w.arch {
+	lookup := lookupPC(pc, interrupted)
+	m := w.MappingAt(lookup)
+	toKey, ok := keyOf(m, interrupted)
+	if !ok || m.Image.Arch() != w.arch {
 		return false
 	}
-	key, ok := imageKey(m)
-	w.run.start, w.run.size, w.run.toKey = m.Start+back, m.End-m.Start, key+flag-m.Bias-back
-	return ok
+	w.run.start, w.run.size, w.run.toKey = m.Start+pc-lookup, m.End-m.Start, toKey
+	return true
 }
 
 // fpStays reports whether the frame pointer of an interrupted frame, which its

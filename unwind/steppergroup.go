@@ -178,6 +178,9 @@ func (g *AddressRangeGroup) enrol(s FrameStepper) (m member, isNew bool, err err
 	if isNil(s) {
 		return member{}, false, ErrNoStepper
 	}
+	if !reflect.ValueOf(s).Comparable() {
+		return member{}, false, fmt.Errorf("stepper %s: a %T cannot be told from another one: see FrameStepper", s.Name(), s)
+	}
 	if i := slices.Index(g.steppers, s); i >= 0 {
 		return member{s, StepperID(i + 1)}, false, nil
 	}
@@ -188,7 +191,8 @@ func (g *AddressRangeGroup) enrol(s FrameStepper) (m member, isNew bool, err err
 	return member{s, StepperID(len(g.steppers))}, true, nil
 }
 
-// insertMember adds m after all members of the same or a higher priority.
+// insertMember adds m after all members of the same or a higher priority, in a list of its own: a walk may be going
+// through ms.
 func insertMember(ms []member, m member) []member {
 	p := m.stepper.Priority()
 	at := len(ms)
@@ -200,7 +204,7 @@ func insertMember(ms []member, m member) []member {
 			at = i
 		}
 	}
-	return slices.Insert(ms, at, m)
+	return slices.Insert(ms[:len(ms):len(ms)], at, m)
 }
 
 // members returns the steppers for an address, in order.

@@ -18,6 +18,10 @@ const DefaultMaxFrames = 32768
 // NewWalker, or from nil.
 var ErrNoProcess = errors.New("the Walker has no process: unwind.NewWalker makes one from a procstate.ProcessState")
 
+// ErrWalking is returned for a walk by a Walker that is in another one: a stepper, or another part of the Walker, has
+// asked for it. Another Walker of the same process may walk within a walk.
+var ErrWalking = errors.New("the Walker is in a walk")
+
 // Walker walks the stacks of one process. NewWalker makes one: to the zero value
 // all walks are an error, ErrNoProcess.
 type Walker struct {
@@ -40,6 +44,7 @@ type Walker struct {
 	trail    []memoFrame  // the last frames of WalkPCs, as far as rules led through all of them; the group's
 	noted    bool         // see Noted
 
+	walking    bool // between enter and leave
 	otherStack bool // another stack was added to captured in this walk
 	guessed    bool // see Guessed
 
@@ -103,13 +108,28 @@ func (w *Walker) Threads() ([]procstate.ThreadID, error) {
 	return w.proc.Threads()
 }
 
+// enter begins what only one at a time may do with the Walker, up to leave.
+func (w *Walker) enter() error {
+	switch {
+	case w.proc == nil:
+		return ErrNoProcess
+	case w.walking:
+		return ErrWalking
+	}
+	w.walking = true
+	return nil
+}
+
+func (w *Walker) leave() { w.walking = false }
+
 // still runs f while the process stands still for a walk of a thread. It goes on also
 // when f panics, as a stepper may.
 func (w *Walker) still(tid procstate.ThreadID, f func() error) (err error) {
-	if w.proc == nil {
-		return ErrNoProcess
+	if err := w.enter(); err != nil {
+		return err
 	}
-	if err := w.proc.BeforeWalk(tid); err != nil {
+	defer w.leave()
+	if err := w.beforeWalk(tid); err != nil {
 		return err
 	}
 	defer func() {
@@ -119,6 +139,11 @@ func (w *Walker) still(tid procstate.ThreadID, f func() error) (err error) {
 	}()
 	return f()
 }
+
+// beforeWalk is what a ProcSelf knows the Walker by that has called it, through whatever ProcessState.
+//
+//go:noinline
+func (w *Walker) beforeWalk(tid procstate.ThreadID) error { return w.proc.BeforeWalk(tid) }
 
 // InitialFrame stores the top frame of a thread in f.
 func (w *Walker) InitialFrame(tid procstate.ThreadID, f *Frame) error {
@@ -326,15 +351,24 @@ func (w *Walker) MappingAt(addr uint64) *procstate.Mapping {
 		if w.proc == nil {
 			return nil
 		}
-		if w.libs = w.proc.Libraries(); w.libs == nil {
-			return nil
-		}
+		w.libs = w.proc.Libraries()
 	}
-	m := w.libs.MappingAt(addr)
+	m := mappingAt(w.libs, addr)
+	if m != nil {
+		w.mappings = [2]*procstate.Mapping{m, last}
+	}
+	return m
+}
+
+// mappingAt is MappingAt of a LibraryState that may be anybody's, or nil.
+func mappingAt(libs procstate.LibraryState, addr uint64) *procstate.Mapping {
+	if libs == nil {
+		return nil
+	}
+	m := libs.MappingAt(addr)
 	if m == nil || m.End <= m.Start || !m.Contains(addr) {
 		return nil
 	}
-	w.mappings = [2]*procstate.Mapping{m, last}
 	return m
 }
 
@@ -444,7 +478,7 @@ func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 		var last FrameStepper
 		for range maxSteppers + 1 { // a group of one's own may name the same ones for ever
 			s, ok := w.group.StepperFor(addr, last)
-			if !ok {
+			if !ok || s == nil {
 				break
 			}
 			last = s
@@ -452,8 +486,11 @@ func (w *Walker) ask(in, out *Frame) (Verdict, error) {
 			if v == NotMe {
 				continue
 			}
-			id := StepperID(slices.Index(w.group.Steppers(), s) + 1)
-			if v, err = w.check(in, out, id, v, err); err != NoProgress && err != NoRegister {
+			id := slices.Index(w.group.Steppers(), s) + 1
+			if id > maxSteppers {
+				id = 0
+			}
+			if v, err = w.check(in, out, StepperID(id), v, err); err != NoProgress && err != NoRegister {
 				return v, err
 			}
 			why = cmp.Or(why, err)
@@ -533,14 +570,10 @@ const elsewhere = 128
 
 // whyNone tells why no stepper knew the code of a frame.
 func (w *Walker) whyNone(f *Frame) Reason {
-	libs := w.proc.Libraries()
-	if libs == nil {
-		return NoMapping
-	}
-	if m := libs.MappingAt(f.PC()); m != nil && m.Path == procstate.UprobesMapping {
+	if m := w.MappingAt(f.PC()); m != nil && m.Path == procstate.UprobesMapping {
 		return ReturnReplaced
 	}
-	m := libs.MappingAt(f.LookupPC())
+	m := w.MappingAt(f.LookupPC())
 	switch {
 	case m == nil:
 		return NoMapping
@@ -587,11 +620,7 @@ func (w *Walker) Library(f *Frame) (lib procstate.Library, vaddr uint64, ok bool
 	if w.proc == nil {
 		return procstate.Library{}, 0, false
 	}
-	libs := w.proc.Libraries()
-	if libs == nil {
-		return procstate.Library{}, 0, false
-	}
-	m := libs.MappingAt(f.LookupPC())
+	m := mappingAt(w.proc.Libraries(), f.LookupPC())
 	if m == nil {
 		return procstate.Library{}, 0, false
 	}

@@ -15,9 +15,10 @@ type PC struct {
 // [RuleStepper]), and none has ranges of its own. It allocates nothing once dst is large enough and the rules
 // are known. It does not call BeforeWalk and AfterWalk.
 func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
-	if w.proc == nil {
-		return dst, ErrNoProcess
+	if err := w.enter(); err != nil {
+		return dst, err
 	}
+	defer w.leave()
 	w.begin(true)
 	return w.walkPCs(dst, regs, w.ruledFrames(), nil)
 }
@@ -28,9 +29,10 @@ func (w *Walker) WalkPCs(dst []PC, regs *procstate.Regs) ([]PC, error) {
 // result is that of WalkPCs; same tells how many PCs at its end are those of the
 // walk before.
 func (w *Walker) WalkPCsAgain(dst []PC, regs *procstate.Regs, memo *Memo, from uint64) (pcs []PC, same int, err error) {
-	if w.proc == nil {
-		return dst, 0, ErrNoProcess
+	if err := w.enter(); err != nil {
+		return dst, 0, err
 	}
+	defer w.leave()
 	w.begin(true)
 	rules := w.ruledFrames()
 	if !memo.begin(w, rules, from) {

@@ -17,11 +17,21 @@ type Nonsense struct {
 	Rand   *rand.Rand
 	Rate   int                // an answer in so many is nonsense; 0: none
 	Images []*procstate.Image // for mappings that are nonsense
+	Panics bool               // it panics instead, with Fault
 	seen   [16]uint64         // addresses
 }
 
 // lies reports whether the next answer is one.
-func (p *Nonsense) lies() bool { return p.Rate > 0 && p.Rand.IntN(p.Rate) == 0 }
+func (p *Nonsense) lies() bool {
+	lies := p.Rate > 0 && p.Rand.IntN(p.Rate) == 0
+	if lies && p.Panics {
+		panic(Fault)
+	}
+	return lies
+}
+
+// Fault is what a Nonsense panics with.
+const Fault = "a fault of the caller's own code"
 
 // number is one at which sums overflow, or one that was seen, or any.
 func (p *Nonsense) number() uint64 {
