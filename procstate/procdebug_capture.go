@@ -106,6 +106,7 @@ type rawCapture struct {
 	arch    *Arch
 	stopped time.Duration
 	shared  []Region // that belong to no thread
+	fault   any      // what a Collector, or Probes, has panicked with
 }
 
 type rawThread struct {
@@ -144,7 +145,7 @@ func (e *engine) capture(p *ProcDebug, opts *CaptureOptions, letGo bool) (*rawCa
 	begin := time.Now()
 	ts, late := e.stop(p, ts, whole)
 	begin = stoodFrom(ts, begin)
-	rc.take(e, p, ts, late, opts, arena)
+	rc.fault = faultOf(func() { rc.take(e, p, ts, late, opts, arena) })
 	if letGo {
 		for _, t := range ts {
 			t.letGo = true
@@ -159,6 +160,13 @@ func (e *engine) capture(p *ProcDebug, opts *CaptureOptions, letGo bool) (*rawCa
 		return nil, fmt.Errorf("process %d: %w", p.pid, ErrTerminated)
 	}
 	return rc, nil
+}
+
+// faultOf returns what f panics with, nil if it does not.
+func faultOf(f func()) (fault any) {
+	defer func() { fault = recover() }()
+	f()
+	return nil
 }
 
 // hurry gives this thread precedence, where that is allowed: while it waits for

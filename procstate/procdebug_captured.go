@@ -94,7 +94,8 @@ func CaptureProcess(pid int, opts CaptureOptions) (*Capture, error) {
 	})
 }
 
-// capture makes a Capture of what take takes. It takes again when there was no
+// capture makes a Capture of what take takes. What code of the caller's has panicked with
+// meanwhile, it panics with: the threads go on. It takes again when there was no
 // thread that could be captured: one is about to run another program, and has
 // ended the others.
 func capture(pid int, space *AddressSpace, take func(infos []Thread) (*ProcDebug, *rawCapture, error)) (*Capture, error) {
@@ -107,6 +108,8 @@ func capture(pid int, space *AddressSpace, take func(infos []Thread) (*ProcDebug
 		switch {
 		case err != nil:
 			return nil, err
+		case rc.fault != nil:
+			panic(rc.fault) // where the caller is
 		case rc.arch != nil:
 			return newCapture(p, rc, infos, space), nil
 		case !anyAlive(infos):

@@ -187,11 +187,22 @@ func (p *ProcDebug) BeforeWalk(tid ThreadID) error {
 		return ErrNoProcess
 	}
 	p.gate.enter()
-	err := p.stopForWalk(tid)
-	if err != nil {
+	if err := p.stopForWalk(tid); err != nil {
 		p.gate.leave()
+		return err
 	}
-	return err
+	walks := false
+	defer func() { // when a listener, or what SetProbes was given, panics
+		if !walks {
+			_ = p.AfterWalk(p.walked)
+		}
+	}()
+	if p.gate.alone() && p.libs.tell() {
+		p.e.tell(Event{Process: p, Kind: LibrariesChanged})
+	}
+	p.probes.look(p.walked)
+	walks = true
+	return nil
 }
 
 // WalkedThread tells the Walker which thread BeforeWalk has stopped last, where the default
@@ -238,10 +249,6 @@ func (p *ProcDebug) stopForWalk(tid ThreadID) (err error) {
 		}
 		return err
 	}
-	if p.gate.alone() && p.libs.tell() {
-		p.e.tell(Event{Process: p, Kind: LibrariesChanged})
-	}
-	p.probes.look(tid)
 	return nil
 }
 

@@ -102,10 +102,14 @@ func (p *ProcSelf) BeforeWalk(tid ThreadID) error {
 		return nil
 	}
 	p.tid = ThreadID(unix.Gettid())
+	taken := false
+	defer func() { // also when what SetProbes was given panics
+		if !taken {
+			_ = p.AfterWalk(tid)
+		}
+	}()
 	err := p.takeState(tid)
-	if err != nil {
-		_ = p.AfterWalk(tid)
-	}
+	taken = err == nil
 	return err
 }
 
@@ -146,24 +150,24 @@ func (p *ProcSelf) AfterWalk(ThreadID) error {
 // package unwind, by the frame pointers that Go functions keep.
 func (p *ProcSelf) skipCallers() {
 	s := p.state
+	for at, n := s, 0; n < maxWrappers; n++ {
+		f := runtime.FuncForPC(uintptr(at.pc) - 1)
+		if f == nil {
+			break
+		}
+		if strings.HasSuffix(f.Name(), "/swbpf/swbpf/unwind.(*Walker).beforeWalk") {
+			s = at // what is in between belongs to a ProcessState that is made of this one
+			break
+		}
+		if !p.toCaller(&at) {
+			break
+		}
+	}
 	for {
 		f := runtime.FuncForPC(uintptr(s.pc) - 1)
-		if f == nil || !isWalking(f) {
+		if f == nil || !isWalking(f) || !p.toCaller(&s) {
 			break
 		}
-		fp, ok1 := p.ReadWord(s.fp)
-		pc, ok2 := p.ReadWord(s.fp + 8)
-		if !ok1 || !ok2 {
-			break
-		}
-		// The word below a frame's caller's SP: the saved frame pointer on
-		// amd64, where the return address follows. On arm64 the frame pointer
-		// of a function points 8 below its SP.
-		sp := s.fp + 16
-		if p.arch == ARM64 {
-			sp = fp + 8
-		}
-		s.pc, s.sp, s.fp = pc, sp, fp
 	}
 	p.regs = Regs{}
 	p.regs.Set(p.arch.PC, s.pc)
@@ -172,6 +176,27 @@ func (p *ProcSelf) skipCallers() {
 	if p.arch == ARM64 {
 		p.regs.Set(28, s.g)
 	}
+}
+
+// maxWrappers is how many calls there may be between a Walker and ProcSelf.
+const maxWrappers = 32
+
+// toCaller makes the registers of a Go function those of its caller.
+func (p *ProcSelf) toCaller(s *selfState) bool {
+	fp, ok1 := p.ReadWord(s.fp)
+	pc, ok2 := p.ReadWord(s.fp + 8)
+	if !ok1 || !ok2 {
+		return false
+	}
+	// The word below a frame's caller's SP: the saved frame pointer on
+	// amd64, where the return address follows. On arm64 the frame pointer
+	// of a function points 8 below its SP.
+	sp := s.fp + 16
+	if p.arch == ARM64 {
+		sp = fp + 8
+	}
+	s.pc, s.sp, s.fp = pc, sp, fp
+	return true
 }
 
 // isWalking reports whether a function is part of the machinery of a walk.
