@@ -129,5 +129,9 @@ func Variables(w *unwind.Walker) *variables.Reader {
 	if !ok {
 		return nil
 	}
-	return variables.New(w, l.Symbolizer())
+	s := l.Symbolizer()
+	if s == nil {
+		return nil
+	}
+	return variables.New(w, s)
 }

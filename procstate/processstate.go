@@ -52,7 +52,9 @@ func ReadPart(m Memory, addr uint64, buf []byte) int {
 // them know is said by further interfaces: [CapturedMemory], [FloatState],
 // [LibraryNotifier], [LiveMemory] and [ProbedState]. One whose threads are in a
 // call when their registers are read, so that the PC is a return address, says
-// so by a method InCall() bool.
+// so by a method InCall() bool. One that is made of another embeds its type, as *ProcDebug, and has
+// these with it; of a ProcessState that is embedded it has to pass them on. What a method panics with
+// comes out of the walk, after AfterWalk.
 type ProcessState interface {
 	Memory
 

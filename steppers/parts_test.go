@@ -27,7 +27,7 @@ func TestPartsOfOnesOwn(t *testing.T) {
 		}
 		images = append(images, new(procstate.Image))
 		shared := allSteppers() // by all Walkers
-		for seed := range uint64(100) {
+		for seed := range uint64(60) {
 			s := &f.Stacks[seed%uint64(len(f.Stacks))]
 			regs := s.Registers()
 			snap.Reset(1, &regs, s.Regions)

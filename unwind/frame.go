@@ -56,7 +56,7 @@ const (
 )
 
 // StepperID identifies, within a StepperGroup, the stepper that made a frame;
-// 0 is none (the top frame). StepperGroup.Steppers()[id-1] is the stepper.
+// 0 is none (the top frame), or one that the group does not list. StepperGroup.Steppers()[id-1] is the stepper.
 type StepperID uint8
 
 // Frame is one stack frame, a snapshot that stays true after the process has

@@ -178,5 +178,5 @@ func TestGroupRefusesUncomparable(t *testing.T) {
 
 type uncomparable struct {
 	unruled
-	of []int
+	_ []int
 }

@@ -10,10 +10,14 @@ import (
 	"github.com/swbpf/swbpf/procstate"
 )
 
-// StepperGroup picks the stepper for a frame by the frame's address.
+// StepperGroup picks the stepper for a frame by the frame's address. A caller may bring one
+// of its own, as by embedding an AddressRangeGroup and replacing StepperFor; then WalkPCs asks the
+// steppers for each frame, and keeps no rules. It need not be right: walks end, and their frames
+// are as right as the steppers that it has named.
 type StepperGroup interface {
 	// AddStepper registers a stepper, which must be neither nil nor a nil pointer,
-	// for all addresses, or for those that it chooses itself: see GroupMember.
+	// for all addresses, or for those that it chooses itself: see GroupMember, whose
+	// JoinGroup it calls.
 	AddStepper(s FrameStepper) error
 
 	// AddStepperRange registers a stepper for the run-time addresses
@@ -21,10 +25,12 @@ type StepperGroup interface {
 	AddStepperRange(s FrameStepper, start, end uint64) error
 
 	// StepperFor returns the stepper to try for an address: the first in
-	// order of priority when lastTried is nil, else the one after lastTried.
+	// order of priority when lastTried is nil, else the one after lastTried. Without one,
+	// false or nil, there are no more; a frame is shown to no more than 256 of them.
 	StepperFor(addr uint64, lastTried FrameStepper) (FrameStepper, bool)
 
-	// Steppers returns all steppers, in the order of their StepperIDs.
+	// Steppers returns all steppers, in the order of their StepperIDs. Of those beyond 255,
+	// and of one that is not among them, Walker.Stepper knows nothing.
 	Steppers() []FrameStepper
 }
 

@@ -583,7 +583,7 @@ func (w *Walker) whyNone(f *Frame) Reason {
 	return NoUnwindInfo
 }
 
-// Stepper returns the stepper that made the frame; nil for a top frame.
+// Stepper returns the stepper that made the frame; nil for a top frame, and where the group does not tell.
 func (w *Walker) Stepper(f *Frame) FrameStepper {
 	if f.Stepper == 0 || w.group == nil {
 		return nil
