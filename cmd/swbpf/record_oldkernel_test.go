@@ -23,7 +23,7 @@ func TestRecordAsOnLinux58(t *testing.T) {
 		t.Fatalf("it takes the kernel for another one: %v\n%s", err, out)
 	}
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
-	for flags, seconds := range map[string]string{"-F 99": "4", "-F 997": "1", "-F 997 --stack-bytes 1M --no-kernel": "1"} { // as its start takes some samples
+	for flags, seconds := range map[string]string{"-F 99": "4", "-F 997": "2", "-F 997 --stack-bytes 1M --no-kernel": "2"} { // as its start takes some samples
 		t.Run(flags, func(t *testing.T) {
 			t.Parallel()
 			r := runRecordBy(t, program, append(strings.Fields(flags), "--", target, seconds)...)
