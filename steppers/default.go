@@ -2,6 +2,7 @@ package steppers
 
 import (
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/bash"
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
 	"github.com/swbpf/swbpf/steppers/clr"
@@ -72,7 +73,7 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), wazero.New(), NewGo(),
-		python.New(tables), pypy.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables),
+		python.New(tables), pypy.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables), bash.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), pe.New(), NewOCaml(),
 		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), NewGuile(), NewSBCL(), frames, analysis, NewBadCall())
 }
@@ -83,5 +84,5 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 func Collector(pid int, libs *procstate.AddressSpace) procstate.Collector {
 	return procstate.JoinCollectors(procstate.GoCollector(pid, libs), python.Collector(libs), ruby.Collector(libs),
 		php.Collector(libs), perl.Collector(libs), beam.Collector(libs), chez.Collector(libs), lua.Collector(libs),
-		luajit.Collector(libs), gnur.Collector(libs), spidermonkey.Collector(libs), wazero.Collector(libs))
+		luajit.Collector(libs), gnur.Collector(libs), bash.Collector(libs), spidermonkey.Collector(libs), wazero.Collector(libs))
 }

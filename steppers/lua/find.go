@@ -3,6 +3,7 @@ package lua
 import (
 	"bytes"
 	"encoding/binary"
+	"math/bits"
 	"regexp"
 
 	"github.com/swbpf/swbpf/procstate"
@@ -222,42 +223,26 @@ func (p *imageInfo) readFrame(t *unwind.Table) bool {
 // findPlaces finds where luaV_execute puts its first argument, which is the lua_State.
 func (p *imageInfo) findPlaces(im *procstate.Image, t *unwind.Table) {
 	const most = 128 // bytes
-	argument := mcode.FirstArgument(im.Arch())
 	var code [most]byte
 	if im.ReadVaddr(code[:], p.execute.Start) != nil {
 		return
 	}
-	holds := uint64(1) << argument // registers
+	a := im.Arch()
+	holds := mcode.Holding{Regs: 1 << mcode.FirstArgument(a)}
 	var in isa.Inst
-	for n := 0; n < most-mcode.MaxInstLen && holds != 0; n += int(in.Len) {
+	for n := 0; n < most-mcode.MaxInstLen; n += int(in.Len) {
 		at := p.execute.Start + uint64(n)
-		if !mcode.Decode(im.Arch(), code[n:], at, &in) || in.Len == 0 || in.Flow != isa.Next {
-			return
+		if !mcode.Decode(a, code[n:], at, &in) || in.Len == 0 || in.Flow != isa.Next {
+			break
 		}
-		for _, op := range in.Ops[:in.NumOps] {
-			has := op.Src < 64 && holds>>op.Src&1 != 0
-			switch op.Kind {
-			case isa.Store:
-				if !has {
-					continue
-				}
-				if r, _, _, err := t.Row(at); err == nil && r.CFA.Kind == unwind.InReg && r.CFA.Reg == op.Dst {
-					p.places = append(p.places, keptPlace{isWord: true, offset: op.Imm - r.CFA.Offset})
-				}
-				continue
-			case isa.StoreIndexed, isa.Compare, isa.Scratch:
-				continue
-			}
-			if op.Dst >= 64 {
-				continue
-			}
-			if holds &^= 1 << op.Dst; op.Kind == isa.Set && op.Imm == 0 && has {
-				holds |= 1 << op.Dst
-				if im.Arch().CalleeSaved>>op.Dst&1 != 0 {
-					p.places = append(p.places, keptPlace{reg: op.Dst})
-				}
-			}
-		}
+		row, _, _, _ := t.Row(at)
+		holds.Apply(a, &in, row.CFA)
+	}
+	for regs := holds.Regs & a.CalleeSaved; regs != 0; regs &= regs - 1 {
+		p.places = append(p.places, keptPlace{reg: procstate.Reg(bits.TrailingZeros64(regs))})
+	}
+	for words := holds.Words; words != 0; words &= words - 1 {
+		p.places = append(p.places, keptPlace{isWord: true, offset: mcode.WordOffset(bits.TrailingZeros64(words))})
 	}
 }
 
