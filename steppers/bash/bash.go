@@ -45,7 +45,7 @@ type image struct {
 	all  mcode.Range // that has all of these but main
 	part [places]mcode.FunctionParts
 
-	push, run uint64 // push_context and run_unwind_frame
+	push, run uint64   // push_context and run_unwind_frame
 	endless   []uint64 // functions that do not return
 	isLearned [places]bool
 	calls     [places]calls // of execute_command_internal and execute_function; made when they are first asked for

@@ -398,9 +398,9 @@ type collector struct {
 	pace vmread.Pace
 }
 
-// How much of a stack is looked through for addresses of commands, in bytes, and how many of these are looked at.
+// How much of a stack is looked through for addresses of commands, in bytes, and how many of these are read.
 const (
-	collected   = 256 << 10
+	stackBytes  = 256 << 10
 	maxCommands = 1 << 12
 )
 
@@ -410,9 +410,8 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 		return
 	}
 	c.done = true
-	look := func(addr uint64, buf []byte) bool { return c.pace.May(len(buf)) && vmread.ReadAll(m, addr, buf) }
 	b := &books{image: c.image, bias: c.bias, read: func(addr uint64, buf []byte) bool {
-		ok := look(addr, buf)
+		ok := c.pace.May(len(buf)) && vmread.ReadAll(m, addr, buf)
 		if ok {
 			add(addr, len(buf))
 		}
@@ -433,29 +432,24 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 		at = is.down
 	}
 	b.entries(nil)
-	b.script()
-	c.commands(m, regs, look, b)
+	b.commands(m, regs)
 }
 
-// commands copies the commands to which a word on the stack or a register leads.
-func (c *collector) commands(m procstate.Memory, regs *procstate.Regs, look vmread.Reader, b *books) {
-	sp := regs.Raw(c.arch.SP)
-	seen := map[uint64]bool{}
-	plain := &books{image: c.image, bias: c.bias, read: look}
+// commands reads the commands to which a word on the stack or a register leads.
+func (b *books) commands(m procstate.Memory, regs *procstate.Regs) {
+	sp, seen := regs.Raw(b.arch.SP), map[uint64]bool{}
 	take := func(v uint64) {
-		const align = 16 // of what malloc returns
-		if v%align != 0 || v < 1<<16 || v-sp < collected || v>>47 != 0 || len(seen) >= maxCommands || seen[v] {
+		const align, least = 16, 1 << 16 // of what malloc returns
+		if v%align != 0 || v < least || v-sp < stackBytes || v&^b.arch.AddrMask != 0 || len(seen) >= maxCommands || seen[v] {
 			return
 		}
 		seen[v] = true
-		if plain.line(v) != 0 {
-			b.line(v)
-		}
+		b.line(v)
 	}
-	for saved := c.arch.CalleeSaved &^ (1 << c.arch.SP); saved != 0; saved &= saved - 1 {
+	for saved := b.arch.CalleeSaved &^ (1 << b.arch.SP); saved != 0; saved &= saved - 1 {
 		take(regs.Raw(procstate.Reg(bits.TrailingZeros64(saved))))
 	}
-	stack := make([]byte, collected)
+	stack := make([]byte, stackBytes)
 	n := procstate.ReadPart(m, sp, stack)
 	for s := stack[:n&^7]; len(s) > 0; s = s[8:] {
 		take(binary.LittleEndian.Uint64(s))
