@@ -24,11 +24,11 @@ type machine struct {
 
 	walk  uint64
 	times vmread.Times
-	calls []uint64 // names of the functions that run, innermost first
-	next  int      // of these, the first that no frame has had yet
-	isCut bool     // there are more, which were not captured
-	lacks bool     // some were not
-	lost  bool     // which frame has which is not known any more
+	calls []uint64  // names of the functions that run, innermost first
+	next  int       // of these, the first that no frame has had yet
+	isCut bool      // there are more, which were not captured
+	lacks bool      // some were not
+	lost  *function // what stands for those further out, of which it is not known any more which frame has which
 
 	entries   []entry // what is told of them and of files, innermost first
 	nextEntry int     // the same of these; -1: not known any more
@@ -100,7 +100,7 @@ func newMachine(w *unwind.Walker, m *procstate.Mapping, p *image, tables *unwind
 // begin begins a walk.
 func (vm *machine) begin(walk uint64) {
 	vm.walk, vm.times = walk, vm.Times()
-	vm.next, vm.isCut, vm.lacks, vm.lost = 0, false, false, false
+	vm.next, vm.isCut, vm.lacks, vm.lost = 0, false, false, nil
 	vm.at, vm.text, vm.isRun, vm.frees = line{}, line{}, false, false
 	if !vm.isAsked {
 		vm.isAsked = true
@@ -196,8 +196,8 @@ func (vm *machine) number(codes *unwind.Codes, fn *function, line int) uint32 {
 
 // functionOf returns the function that a frame of execute_function runs, nil where it runs none yet, or none any more.
 func (vm *machine) functionOf(in *unwind.Frame) *function {
-	if vm.lost {
-		return notRead
+	if vm.lost != nil {
+		return vm.lost
 	}
 	is := within
 	if !vm.isRun {
@@ -215,13 +215,12 @@ func (vm *machine) functionOf(in *unwind.Frame) *function {
 	switch {
 	case is == before:
 		return nil
-	case is != within:
-		vm.lost = true
-		return notRead
-	case vm.next == len(vm.calls):
-		if vm.lost = true; vm.isCut {
-			return others
-		}
+	case vm.next < len(vm.calls) && is == within:
+	case vm.isCut && vm.next == len(vm.calls):
+		vm.lost = others
+		return others
+	default:
+		vm.lost = notRead
 		return notRead
 	}
 	name := vm.calls[vm.next]
@@ -368,7 +367,19 @@ func (vm *machine) commandLine(in *unwind.Frame) int {
 
 // Lacked returns where bash keeps the calls of functions, if the last walk has met it and the capture had not copied them.
 func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFrames, lacks bool) {
-	return frames, false
+	vm, _ := w.Kept(s).(*machine)
+	if vm == nil || vm.walk != w.Walks() || !vm.isBash || !vm.lacks {
+		return frames, false
+	}
+	if _, ask := vm.asked.Ask(tid, true, false); !ask {
+		return frames, true
+	}
+	// The name is copied as if it were a stack of entries of 4 bytes, of which there are 2 more than the flags say, which are 4 to 7 of a
+	// function: no more than is allocated for it, but for 7, so that no other VAR_CONTEXT begins in there.
+	return procstate.ThreadFrames{
+		Current: vm.variables + vm.bias, IsFrame: true, Previous: contextDown, Bytes: contextBytes,
+		Low: contextName, Entry: 4, Last: contextFlags,
+	}, true
 }
 
 // Knows reports whether walks of a Walker have met bash.
