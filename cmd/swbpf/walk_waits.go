@@ -187,7 +187,10 @@ func (r *waitReader) describe(t *threadWalk, w *wait) bool {
 	case aboutFiles:
 		w.on = r.polled(tid, arg, w.args[1])
 	case aboutProcess:
-		if pid := r.child(int32(arg)); pid > 0 {
+		const any = -1
+		if int32(arg) == any {
+			w.on = r.children()
+		} else if pid := r.child(int32(arg)); pid > 0 {
 			w.on = fmt.Sprintf("process %d", pid)
 		}
 	case aboutLock:
@@ -227,15 +230,46 @@ func (r *waitReader) child(number int32) int {
 	if !r.isForeign() {
 		return int(number)
 	}
-	for _, tid := range r.tids {
-		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", r.pid, tid))
-		for _, f := range strings.Fields(string(children)) {
-			if pid, err := strconv.Atoi(f); err == nil && procstate.ThreadInNamespace(pid) == int(number) {
-				return pid
-			}
+	for _, pid := range r.childrenNow() {
+		if procstate.ThreadInNamespace(pid) == int(number) {
+			return pid
 		}
 	}
 	return 0
+}
+
+// childrenNow returns the children of all threads of the process.
+func (r *waitReader) childrenNow() (pids []int) {
+	for _, tid := range r.tids {
+		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", r.pid, tid))
+		for _, f := range strings.Fields(string(children)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// maxChildren is how many children are named of which any is waited for.
+const maxChildren = 3
+
+// children names those for any of which the process waits; "" where there is none.
+func (r *waitReader) children() string {
+	pids := r.childrenNow()
+	switch n := len(pids); {
+	case n == 0:
+		return ""
+	case n == 1:
+		return fmt.Sprintf("process %d", pids[0])
+	case n > maxChildren:
+		return fmt.Sprintf("any of %d processes", n)
+	}
+	names := make([]string, len(pids))
+	for i, pid := range pids {
+		names[i] = strconv.Itoa(pid)
+	}
+	return "any of processes " + strings.Join(names, ", ")
 }
 
 // maxPolled is how many descriptors of a poll are named.

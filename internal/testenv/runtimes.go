@@ -348,6 +348,22 @@ func luas(t *testing.T) (found []versionedProgram) {
 	return found
 }
 
+// EachBash runs a test with each bash that there is, of those of other releases with one, see Some.
+func EachBash(t *testing.T, test func(t *testing.T, bash Program)) {
+	t.Helper()
+	var found []versionedProgram
+	for _, bash := range Programs("bash", "usr/bin/bash") {
+		if version, err := bash.ask("-c", "echo ${BASH_VERSION%.*}"); err == nil {
+			found = append(found, versionedProgram{bash, filepath.Join(strings.TrimSpace(version), bash.Name())})
+		}
+	}
+	if len(found) == 0 {
+		Lacks(t, "no bash here")
+		return
+	}
+	eachVersion(t, append(found[:1:1], Some(found[1:])...), test)
+}
+
 // EachR runs a test with each R that there is.
 func EachR(t *testing.T, test func(t *testing.T, rscript Program)) {
 	t.Helper()

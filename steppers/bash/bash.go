@@ -39,7 +39,8 @@ type image struct {
 	version   uint64          // dist_version
 	variables uint64          // shell_variables,
 	globals   uint64          // global_variables
-	defs      uint64          // and shell_function_defs
+	defs      uint64          // shell_function_defs
+	arguments uint64          // and dollar_vars
 
 	code [places]mcode.Range
 	all  mcode.Range // that has all of these but main
@@ -60,6 +61,7 @@ const (
 	runsFunction       // execute_function
 	runsText           // parse_and_execute
 	runsFile           // _evalfile
+	runsInline         // function_substitute, of 5.3: ${ command; }
 	freesCommand       // dispose_command
 	runsAll            // main
 	places
@@ -89,6 +91,7 @@ func find(im *procstate.Image, tables *unwind.Tables) (p image) {
 	}
 	p.code[runsCommand] = find("execute_command_internal")
 	p.version, p.variables, p.globals, p.defs = find("dist_version").Start, find("shell_variables").Start, find("global_variables").Start, find("shell_function_defs").Start
+	p.arguments = find("dollar_vars").Start
 	p.push, p.run = find("push_context").Start, find("run_unwind_frame").Start
 	p.code[runsText], p.code[freesCommand], p.code[runsAll] = find("parse_and_execute"), find("dispose_command"), find("main")
 	file := find("fc_execute_file")
@@ -96,7 +99,10 @@ func find(im *procstate.Image, tables *unwind.Tables) (p image) {
 		return p
 	}
 	t := tables.For(im)
-	if p.code[runsFunction], ok = callerOf(im, t, p.push); !ok {
+	if sym, is := im.ExportedSymbol("function_substitute"); is {
+		p.code[runsInline] = mcode.Range{Start: sym.Value, End: sym.Value + sym.Size}
+	}
+	if p.code[runsFunction], ok = callerOf(im, t, p.push, p.code[runsInline]); !ok {
 		return p
 	}
 	if start, end, is := t.FunctionAt(lastTarget(im, file)); is {
@@ -111,8 +117,8 @@ func find(im *procstate.Image, tables *unwind.Tables) (p image) {
 	return p
 }
 
-// callerOf returns the function that calls another one; there has to be just one.
-func callerOf(im *procstate.Image, t *unwind.Table, callee uint64) (caller mcode.Range, ok bool) {
+// callerOf returns the function that calls another one; there has to be just one, but for a further one that is known.
+func callerOf(im *procstate.Image, t *unwind.Table, callee uint64, but mcode.Range) (caller mcode.Range, ok bool) {
 	const most, piece = 16 << 20, 64 << 10
 	text, ok := im.Section(".text")
 	if !ok || text.Size > most {
@@ -126,7 +132,7 @@ func callerOf(im *procstate.Image, t *unwind.Table, callee uint64) (caller mcode
 		}
 		for n := 0; n+8 <= len(code); n++ {
 			from := at + uint64(n)
-			if !callsAt(im.Arch(), code[n:], from, callee) {
+			if !callsAt(im.Arch(), code[n:], from, callee) || but.Holds(from) {
 				continue
 			}
 			start, end, is := t.FunctionAt(from)

@@ -43,7 +43,8 @@ type machine struct {
 	resets    int             // of these
 	functions map[string]*function
 	files     map[unwind.CodeFunction]*function
-	top       function // what the script is
+	top       unwind.CodeFunction // what the script does itself,
+	zero      string              // and $0 where there is none
 	topValid  vmread.Valid
 	name      []byte
 }
@@ -110,6 +111,7 @@ func (vm *machine) begin(walk uint64) {
 	if !vm.isBash {
 		return
 	}
+	vm.readTop()
 	vm.readCalls()
 	if vm.entries, vm.nextEntry = vm.entries[:0], 0; !vm.isSample {
 		vm.entries = vm.books.entries(vm.entries)
@@ -154,6 +156,12 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, at place) uint32 {
 		}
 	case runsText:
 		vm.text, vm.at, vm.isRun = vm.at, line{}, true
+	case runsInline:
+		// It has an entry without a frame of execute_function.
+		if vm.lost == nil && (!vm.isRun || vm.next == len(vm.calls)) {
+			vm.lost = notRead
+		}
+		vm.next++
 	case freesCommand:
 		vm.frees = true
 	case runsFunction:
@@ -170,9 +178,9 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, at place) uint32 {
 		}
 		isRun := vm.isRun
 		vm.at, vm.text, vm.isRun, vm.frees = line{}, line{}, true, false
-		return vm.number(w.Codes(), vm.fileOf(isRun), number)
+		return vm.number(w.Codes(), vm.sourceOf(isRun), number)
 	case runsAll:
-		return vm.number(w.Codes(), vm.scriptOf(), vm.at.number)
+		return vm.number(w.Codes(), vm.of(vm.top), vm.at.number)
 	}
 	return 0
 }
@@ -264,7 +272,7 @@ func (vm *machine) known(e entry, isTold bool) *function {
 	}
 	if def.valid.IsDue(vm.times) {
 		file, line := vm.now.definition(e.function)
-		file = fileOf(file)
+		file = vm.fileOf(file)
 		isSame := file == def.File && line == def.StartLine
 		if def.valid.Read(vm.times, isSame); !isSame {
 			is := named(def.Name)
@@ -276,10 +284,10 @@ func (vm *machine) known(e entry, isTold bool) *function {
 			vm.Kept += len(file)
 		}
 	}
-	if !isTold || fileOf(e.file) == def.File {
+	if !isTold || vm.fileOf(e.file) == def.File {
 		return def
 	}
-	is := unwind.CodeFunction{Name: def.Name, SystemName: def.Name, Runtime: runtime, File: fileOf(e.file)}
+	is := unwind.CodeFunction{Name: def.Name, SystemName: def.Name, Runtime: runtime, File: vm.fileOf(e.file)}
 	return vm.of(is)
 }
 
@@ -298,21 +306,21 @@ func (vm *machine) of(is unwind.CodeFunction) *function {
 }
 
 // fileOf returns the file that bash says that something is of, "" where it is of none: of an interactive shell or of a
-// text (main), or of the environment.
-func fileOf(file string) string {
-	if file = vmread.ValidText([]byte(file)); file == "main" || file == "environment" || !vmread.IsPrintable(file) {
+// text (main; from 5.3 on that is $0), or of the environment.
+func (vm *machine) fileOf(file string) string {
+	if file = vmread.ValidText([]byte(file)); file == "main" || file == "environment" || file == vm.zero || !vmread.IsPrintable(file) {
 		return ""
 	}
 	return file
 }
 
-// fileOf returns the file that a frame of _evalfile runs.
-func (vm *machine) fileOf(isRun bool) *function {
+// sourceOf returns the file that a frame of _evalfile runs.
+func (vm *machine) sourceOf(isRun bool) *function {
 	e, isTold := vm.take("source", !isRun)
 	if !isTold {
 		return sourced
 	}
-	return vm.of(fileFunction(fileOf(e.file)))
+	return vm.of(fileFunction(vm.fileOf(e.file)))
 }
 
 // fileFunction is what a file does itself.
@@ -324,18 +332,21 @@ func fileFunction(file string) unwind.CodeFunction {
 	return unwind.CodeFunction{Name: name, SystemName: name, Runtime: runtime, File: file}
 }
 
-// scriptOf returns what the process runs.
-func (vm *machine) scriptOf() *function {
-	if vm.topValid.IsDue(vm.times) {
-		file := vm.now.script()
-		is := commands.CodeFunction
-		if file != "" {
-			is = fileFunction(vmread.ValidText([]byte(file)))
-		}
-		vm.topValid.Read(vm.times, is == vm.top.CodeFunction)
-		vm.top.CodeFunction = is
+// readTop reads what the process runs.
+func (vm *machine) readTop() {
+	if !vm.topValid.IsDue(vm.times) {
+		return
 	}
-	return vm.of(vm.top.CodeFunction)
+	is, zero := commands.CodeFunction, ""
+	if file := vm.now.script(); file != "" {
+		is = fileFunction(vmread.ValidText([]byte(file)))
+	} else {
+		at, _ := vm.now.wordAt(vm.arguments + vm.bias)
+		b, _ := vm.now.text(nil, at, maxPath)
+		zero = string(b)
+	}
+	vm.topValid.Read(vm.times, is == vm.top && zero == vm.zero)
+	vm.top, vm.zero = is, zero
 }
 
 // commandLine returns the line of the command that a frame of execute_command_internal runs, 0 where it is not known.
