@@ -28,7 +28,7 @@ func TestNonsense(t *testing.T) {
 		{"python3", filepath.Join(walks, "tasks.py")}, {"python3", filepath.Join(walks, "waits.py")}, {"node", filepath.Join(walks, "waits.js")},
 		{"perl", "-e", "$| = 1; sub deep { $_[0] ? deep($_[0] - 1) : sleep 100 } print qq(ready\n); deep(9)"}, {"ruby", filepath.Join(walks, "waits.rb")}, {"php", "-r", "function deep($n) { $n ? deep($n - 1) : sleep(100); } echo 1, PHP_EOL; deep(9);"},
 		{"lua5.4", filepath.Join(walks, "waits.lua")}, {"luajit", "-e", "io.stdout:setvbuf('no') print(1) local function deep(n) if n > 0 then deep(n - 1) end io.read() return n end deep(9)"}, {"Rscript", filepath.Join(walks, "waits.R")},
-		{"java", filepath.Join(walks, "Waits.java")},
+		{"java", filepath.Join(walks, "Waits.java")}, {"bash", "-c", "deep() { if (($1)); then deep $(($1 - 1)); else echo 1; read -u 3; fi; }; exec 3<> <(:); deep 9"},
 	} {
 		t.Run(filepath.Base(command[0])+" "+filepath.Base(command[min(1, len(command)-1)]), func(t *testing.T) {
 			testenv.Needs(t, command[0])

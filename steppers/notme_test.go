@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/swbpf/swbpf/steppers/bash"
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
 	"github.com/swbpf/swbpf/steppers/hotspot"
@@ -44,7 +45,7 @@ func TestNotMeLeavesOutClear(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			notMe := 0
 			group := unwind.NewGroup()
-			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), python.New(unwind.NewTables()), pypy.New(unwind.NewTables()), ruby.New(unwind.NewTables()), php.New(unwind.NewTables()), perl.New(unwind.NewTables()), lua.New(unwind.NewTables()), luajit.New(unwind.NewTables()), v8.New(), jsc.New(), spidermonkey.New(unwind.NewTables()), beam.New(), chez.New(), NewDebug(unwind.NewTables()),
+			for _, s := range []unwind.FrameStepper{NewBottom(), NewDynamic(nil), NewSigHandler(), NewGo(), python.New(unwind.NewTables()), pypy.New(unwind.NewTables()), ruby.New(unwind.NewTables()), php.New(unwind.NewTables()), perl.New(unwind.NewTables()), lua.New(unwind.NewTables()), bash.New(unwind.NewTables()), luajit.New(unwind.NewTables()), v8.New(), jsc.New(), spidermonkey.New(unwind.NewTables()), beam.New(), chez.New(), NewDebug(unwind.NewTables()),
 				NewJIT(), hotspot.New(NewFrameAnalyzer()), NewFrameFunc(nil), NewAnalysis(), NewBadCall(), NewWanderer(nil, nil), NewDyninstInstr(), NewInstFrame()} {
 				if s.Priority() == unwind.PriorityDebug && s.Name() == "debug" && name != "go" {
 					continue // which knows nearly all of these frames

@@ -9,6 +9,7 @@ import (
 
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/bash"
 	"github.com/swbpf/swbpf/steppers/beam"
 	"github.com/swbpf/swbpf/steppers/chez"
 	"github.com/swbpf/swbpf/steppers/hotspot"
@@ -59,6 +60,7 @@ func TestZeroValues(t *testing.T) {
 		{&ruby.Stepper{}, ruby.New(nil)},
 		{&php.Stepper{}, php.New(nil)},
 		{&perl.Stepper{}, perl.New(nil)},
+		{&bash.Stepper{}, bash.New(nil)},
 		{&lua.Stepper{}, lua.New(nil)},
 		{&luajit.Stepper{}, luajit.New(nil)},
 		{&wazero.Stepper{}, wazero.New()},

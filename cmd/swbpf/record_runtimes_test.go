@@ -263,6 +263,51 @@ for ($end = microtime(true) + 1; microtime(true) < $end;) {
 }
 `
 
+// Functions of a script have their names: each calls only what it calls in the source, and below a name that was read there
+// is the whole stack.
+func TestRecordBash(t *testing.T) {
+	t.Parallel()
+	testenv.Needs(t, "bash")
+	script := filepath.Join(t.TempDir(), "busy.sh")
+	if err := os.WriteFile(script, []byte(`
+counts_up_and_down_and_so_on() { local i; for ((i = 0; i < 200; i++)); do s=$(((s * 7 + i) % 1001)); done; }
+joins() { for i in {1..100}; do text=${text:0:20}x; [[ $text == *y* ]]; done; }
+both() { counts_up_and_down_and_so_on; joins; }
+recurses() { if (($1)); then recurses $(($1 - 1)); else both; fi; }
+for n in {1..350}; do recurses 2; done
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := recordCommand(t, 0, "bash", script)
+	right := regexp.MustCompile(`^<file busy\.sh>(;recurses(;recurses(;recurses(;both(;counts_up_and_down_and_so_on|;joins)?)?)?)?)?$`)
+	late := regexp.MustCompile(`^<file busy\.sh>(;\[not (copied|read)\])+$`)
+	whole, seen, total := uint64(0), map[string]uint64{}, uint64(0)
+	for stack, count := range foldedStacks(t, r.folded) {
+		var names []string
+		for f := range strings.SplitSeq(stack, ";") {
+			if name, is := strings.CutSuffix(f, "_[j]"); is {
+				names = append(names, name)
+			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		total += count
+		switch is := strings.Join(names, ";"); {
+		case right.MatchString(is):
+			whole += count
+			seen[names[len(names)-1]] += count
+		case !late.MatchString(is):
+			t.Errorf("%d samples of %s", count, is)
+		}
+	}
+	const percent, least = 90, 10
+	wantShare(t, "with names", whole, total, percent)
+	if seen["counts_up_and_down_and_so_on"] < least || seen["joins"] < least {
+		t.Errorf("samples by function: %v", seen)
+	}
+}
+
 // Methods of Java have their names without a word from it, compiled, inlined and interpreted:
 // each calls only what it calls in the source. Nothing runs beside it: how much code is given up before
 // the recorder looks at it depends on when that gets a CPU.

@@ -20,13 +20,15 @@ type books struct {
 
 // Limits on what is read.
 const (
-	maxCalls  = 1 << 13 // functions and scopes of variables,
-	maxName   = 256     // bytes of a name,
-	maxPath   = 4 << 10 // and of one of a file
-	maxChain  = 1 << 10 // entries of a table under one hash
-	maxTables = 1 << 20 // hashes
-	maxInner  = 16      // commands in one another of which the first is looked for
-	maxLine   = 1 << 28
+	maxCalls   = 1 << 13 // functions and scopes of variables,
+	maxName    = 256     // bytes of a name,
+	maxPath    = 4 << 10 // of one of a file,
+	maxTexts   = 1 << 20 // and of those of a list
+	maxChain   = 1 << 10 // entries of a table under one hash
+	maxTables  = 1 << 20 // hashes
+	maxDefined = 1 << 13 // functions whose names are looked through,
+	maxInner   = 16      // commands in one another of which the first is looked for
+	maxLine    = 1 << 28
 )
 
 // begin reads which version it is, and reports whether it is known.
@@ -159,7 +161,7 @@ func (b *books) entries(to []entry) []entry {
 	names, files := b.list("FUNCNAME"), b.list("BASH_SOURCE")
 	_, name, _, ok1 := b.element(names)
 	_, file, _, ok2 := b.element(files)
-	all := to
+	all, bytes := to, 0
 	for ok1 && ok2 && len(all)-len(to) < maxCalls && name != names && file != files {
 		at, next, _, ok := b.element(name)
 		if !ok {
@@ -172,7 +174,7 @@ func (b *books) entries(to []entry) []entry {
 		}
 		file = next
 		path, ok2 := b.text(nil, at, maxPath)
-		if !ok1 || !ok2 {
+		if bytes += len(function) + len(path); !ok1 || !ok2 || bytes > maxTexts {
 			return to
 		}
 		all = append(all, entry{string(function), string(path)})
@@ -220,6 +222,26 @@ func (b *books) definition(name string) (file string, line int) {
 		return "", 0
 	}
 	return string(path), line
+}
+
+// defined appends the names of the functions that are defined.
+func (b *books) defined(to []string) []string {
+	le := binary.LittleEndian
+	table, _ := b.wordAt(b.defs + b.bias)
+	if table == 0 || table%8 != 0 || !b.read(table, b.buf[:tableBytes]) {
+		return to
+	}
+	buckets, n := le.Uint64(b.buf[tableBuckets:]), le.Uint32(b.buf[tableCount:])
+	for i := range uint64(min(n, maxDefined)) {
+		at, _ := b.wordAt(buckets + 8*i)
+		for at != 0 && at%8 == 0 && len(to) < maxDefined && b.read(at, b.buf[:bucketBytes]) {
+			key, next := le.Uint64(b.buf[bucketKey:]), le.Uint64(b.buf[bucketNext:])
+			name, _ := b.text(nil, key, maxName)
+			to = append(to, string(name))
+			at = next
+		}
+	}
+	return to
 }
 
 // line returns the line in which a COMMAND is, or begins; 0 where that is not known or it is none.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"path"
+	"strings"
+	"time"
 
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/mcode"
@@ -47,6 +49,9 @@ type machine struct {
 	zero      string              // and $0 where there is none
 	topValid  vmread.Valid
 	name      []byte
+	names     []string          // of the functions that are defined,
+	definedAt uint64            // as was read then, in ns of CLOCK_MONOTONIC,
+	completed map[string]string // and what begins of names are of
 }
 
 // line is one of a command that was met: 0 where it is not known.
@@ -71,6 +76,7 @@ type code struct {
 const (
 	maxCodes     = 1 << 18
 	maxFunctions = 1 << 16
+	definedFor   = uint64(time.Second)
 	runtime      = "bash"
 )
 
@@ -90,7 +96,7 @@ func named(name string) *function {
 func newMachine(w *unwind.Walker, m *procstate.Mapping, p *image, tables *unwind.Tables) *machine {
 	vm := &machine{
 		im: m.Image, tables: tables, Memory: vmread.MemoryOf(w), asked: vmread.FramesAsked{},
-		functions: map[string]*function{}, files: map[unwind.CodeFunction]*function{},
+		functions: map[string]*function{}, files: map[unwind.CodeFunction]*function{}, completed: map[string]string{},
 	}
 	_, vm.isSample = w.ProcessState().(*procstate.Snapshot)
 	vm.books = books{image: p, bias: m.Bias, read: vm.Read}
@@ -234,11 +240,41 @@ func (vm *machine) functionOf(in *unwind.Frame) *function {
 	name := vm.calls[vm.next]
 	vm.next++
 	var whole bool
-	if vm.name, whole = vm.books.text(vm.name[:0], name, maxName); !whole {
-		vm.lacks = vm.lacks || vm.Captured != nil
+	if vm.name, whole = vm.books.text(vm.name[:0], name, maxName); !whole && !vm.complete() {
 		return notRead
 	}
 	return vm.known(vm.take(string(vm.name), !vm.isRun))
+}
+
+// complete completes the beginning of a name, of which the kernel side copies so much, where just one function has a name
+// that begins so.
+func (vm *machine) complete() bool {
+	const copied = 24 // bytes at least
+	if len(vm.name) < copied {
+		return false
+	}
+	if since := vm.times.Now - vm.definedAt; since >= definedFor || vm.definedAt == 0 {
+		vm.names, vm.definedAt = vm.now.defined(vm.names[:0]), vm.times.Now
+		clear(vm.completed)
+	}
+	is, ok := vm.completed[string(vm.name)]
+	if !ok {
+		for _, name := range vm.names {
+			if strings.HasPrefix(name, string(vm.name)) {
+				if is != "" {
+					is = ""
+					break
+				}
+				is = name
+			}
+		}
+		if len(vm.completed) >= maxDefined {
+			clear(vm.completed)
+		}
+		vm.completed[string(vm.name)] = is
+	}
+	vm.name = append(vm.name[:0], is...)
+	return is != ""
 }
 
 // take returns the entry of a function, or one with its name alone.
@@ -296,7 +332,8 @@ func (vm *machine) of(is unwind.CodeFunction) *function {
 	fn := vm.files[is]
 	if fn == nil {
 		if len(vm.files) >= maxFunctions {
-			return notRead
+			clear(vm.files)
+			clear(vm.codes)
 		}
 		fn = &function{CodeFunction: is}
 		vm.files[is] = fn
