@@ -267,6 +267,9 @@ for ($end = microtime(true) + 1; microtime(true) < $end;) {
 // is the whole stack.
 func TestRecordBash(t *testing.T) {
 	t.Parallel()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("it is known of amd64 alone")
+	}
 	testenv.Needs(t, "bash")
 	script := filepath.Join(t.TempDir(), "busy.sh")
 	if err := os.WriteFile(script, []byte(`
@@ -274,7 +277,7 @@ counts_up_and_down_and_so_on() { local i; for ((i = 0; i < 200; i++)); do s=$(((
 joins() { for i in {1..100}; do text=${text:0:20}x; [[ $text == *y* ]]; done; }
 both() { counts_up_and_down_and_so_on; joins; }
 recurses() { if (($1)); then recurses $(($1 - 1)); else both; fi; }
-for n in {1..350}; do recurses 2; done
+for n in {1..800}; do recurses 2; done
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +304,7 @@ for n in {1..350}; do recurses 2; done
 			t.Errorf("%d samples of %s", count, is)
 		}
 	}
-	const percent, least = 90, 10
+	const percent, least = 85, 10 // those of the first tenth of a second have none
 	wantShare(t, "with names", whole, total, percent)
 	if seen["counts_up_and_down_and_so_on"] < least || seen["joins"] < least {
 		t.Errorf("samples by function: %v", seen)

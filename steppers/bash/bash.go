@@ -12,7 +12,7 @@ import (
 )
 
 // Stepper notes which functions of a script run in frames of bash (see unwind.Codes), bash 5.1 to 5.3, where the program
-// exports its functions as Debian's does, on x86-64 and AArch64. It walks through no frame, and has all other steppers find
+// exports its functions as Debian's does, on x86-64. It walks through no frame, and has all other steppers find
 // them as they do.
 //
 // Each call of a function is a frame of execute_function, and has an entry in a list. A [Collector] copies that, or the
@@ -77,7 +77,7 @@ func (s *Stepper) image(im *procstate.Image) *image {
 
 // find looks for bash in a file.
 func find(im *procstate.Image, tables *unwind.Tables) (p image) {
-	if im.Arch() != procstate.AMD64 && im.Arch() != procstate.ARM64 {
+	if im.Arch() != procstate.AMD64 {
 		return p
 	}
 	ok := true
@@ -132,7 +132,7 @@ func callerOf(im *procstate.Image, t *unwind.Table, callee uint64, but mcode.Ran
 		}
 		for n := 0; n+8 <= len(code); n++ {
 			from := at + uint64(n)
-			if !callsAt(im.Arch(), code[n:], from, callee) || but.Holds(from) {
+			if !callsAt(code[n:], from, callee) || but.Holds(from) {
 				continue
 			}
 			start, end, is := t.FunctionAt(from)
@@ -146,15 +146,9 @@ func callerOf(im *procstate.Image, t *unwind.Table, callee uint64, but mcode.Ran
 }
 
 // callsAt reports whether code is a call of a function.
-func callsAt(a *procstate.Arch, code []byte, at, callee uint64) bool {
-	word := binary.LittleEndian.Uint32
-	if a == procstate.ARM64 {
-		const bl, bits = 0x94000000, 26
-		distance := int64(int32(word(code)<<(32-bits))) >> (32 - bits)
-		return at%4 == 0 && word(code)>>bits == bl>>bits && at+uint64(4*distance) == callee
-	}
+func callsAt(code []byte, at, callee uint64) bool {
 	const call, length = 0xe8, 5
-	return code[0] == call && at+length+uint64(int64(int32(word(code[1:])))) == callee
+	return code[0] == call && at+length+uint64(int64(int32(binary.LittleEndian.Uint32(code[1:])))) == callee
 }
 
 // lastTarget returns where the last direct call or jump of a function leads, 0 where there is none.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/steppers/internal/vmread"
 )
 
@@ -83,17 +82,13 @@ func (b *books) context(at uint64) (c context, ok bool) {
 	}, true
 }
 
-// hash is what a table has a key under (hash_string).
-func hash(a *procstate.Arch, key string) uint32 {
+// hash is what a table has a key under (hash_string), where char has a sign.
+func hash(key string) uint32 {
 	const offset, prime = 2166136261, 16777619
 	h := uint32(offset)
 	for i := range len(key) {
 		h *= prime
-		if c := key[i]; a == procstate.AMD64 { // char has a sign
-			h ^= uint32(int32(int8(c)))
-		} else {
-			h ^= uint32(c)
-		}
+		h ^= uint32(int8(key[i]))
 	}
 	return h
 }
@@ -108,7 +103,7 @@ func (b *books) lookup(table uint64, key string) (data uint64) {
 	if n == 0 || n&(n-1) != 0 || n > maxTables {
 		return 0
 	}
-	h := hash(b.arch, key)
+	h := hash(key)
 	at, _ := b.wordAt(buckets + 8*uint64(h&(n-1)))
 	for range maxChain {
 		if at == 0 || at%8 != 0 || !b.read(at, b.buf[:bucketBytes]) {

@@ -177,7 +177,7 @@ func (w *way) dispatch(im *procstate.Image, i int, p point) {
 	entries := uint64(0)
 	for j := max(i-near, 0); j < i; j++ {
 		in := &w.code[j]
-		if last, ok := comparedWith(w.bytes[w.at[j]-w.start:][:in.Len]); ok && w.arch == procstate.AMD64 {
+		if last, ok := comparedWith(w.bytes[w.at[j]-w.start:][:in.Len]); ok {
 			entries = last + 1
 		}
 		for _, op := range in.Ops[:in.NumOps] {
