@@ -42,6 +42,7 @@ import (
 //	Perl        for Perl,
 //	Lua         for Lua,
 //	LuaJIT      for LuaJIT, and walks from its traces,
+//	Bash        for scripts of bash,
 //	V8          and for JavaScript
 //	JSC         JavaScript of Bun, in frames of its virtual machine
 //	SpiderMonkey JavaScript of Firefox and gjs, in frames of its virtual machine

@@ -15,6 +15,7 @@
 //   - package perl: for Perl, in the frames of its loop;
 //   - package lua: for Lua, likewise;
 //   - package luajit: for LuaJIT, in the frames of its interpreter, and frames of its traces;
+//   - package bash: for scripts, in frames of GNU bash;
 //   - package v8: and for JavaScript in Node, Deno and Chromium;
 //   - package jsc: the same in Bun, and frames of its virtual machine;
 //   - package spidermonkey: and in Firefox and gjs, likewise;

@@ -277,7 +277,7 @@ counts_up_and_down_and_so_on() { local i; for ((i = 0; i < 200; i++)); do s=$(((
 joins() { for i in {1..100}; do text=${text:0:20}x; [[ $text == *y* ]]; done; }
 both() { counts_up_and_down_and_so_on; joins; }
 recurses() { if (($1)); then recurses $(($1 - 1)); else both; fi; }
-for n in {1..800}; do recurses 2; done
+for n in {1..800}; do recurses 2; done; :
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}

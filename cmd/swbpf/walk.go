@@ -74,14 +74,14 @@ million together. Frames that come again and again, up to 16 in turns, are
 shown once with their number, unless --no-group; JSON has them all. Methods of
 Java, of .NET (8 and 10) and of Ruby (CRuby 2.7 to 3.4), functions of Python
 (CPython 3.7 to 3.15), of PHP (7.4 to 8.5), of Lua (5.1 to 5.5, LuaJIT 2.1), of
-R (4.0 to 4.6), of JavaScript (Node 18, 20 and 22 to 26, Deno 2, Chromium 141 to
-156, Bun 1.2.21 to 1.4, Firefox 153, gjs), of WebAssembly (wazero 1.8 to 1.12,
-Node), of Erlang and of Scheme (Chez) and subroutines of Perl (5.30 to 5.42)
-stand where they run, with their lines (of R, Scheme and WebAssembly none, of
-.NET where there is a PDB, of Bun those of calls, of Chromium few):
-"interpreted" where it is not their own code that does, or where that is not
-known. On arm64 it is those of Java, Python, Ruby, PHP, Perl, Lua (not LuaJIT)
-and Node.
+R (4.0 to 4.6), of bash (5.1 to 5.3), of JavaScript (Node 18, 20 and 22 to 26,
+Deno 2, Chromium 141 to 156, Bun 1.2.21 to 1.4, Firefox 153, gjs), of
+WebAssembly (wazero 1.8 to 1.12, Node), of Erlang and of Scheme (Chez) and
+subroutines of Perl (5.30 to 5.42) stand where they run, with their lines (of R,
+Scheme and WebAssembly none, of .NET where there is a PDB, of Bun those of
+calls, of Chromium few): "interpreted" where it is not their own code that does,
+or where that is not known. On arm64 it is those of Java, Python, Ruby, PHP,
+Perl, Lua (not LuaJIT) and Node.
 
 A thread that waits in a system call has that, and what it is about: a file, the
 ends of a socket, who has the other end of a pipe (not with --watch), a process,
