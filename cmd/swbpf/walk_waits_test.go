@@ -110,6 +110,33 @@ func testWalkWaits(t *testing.T, attr *syscall.SysProcAttr) {
 	}
 }
 
+// Who waits for any child of its own waits for those that there are.
+func TestWalkWaitsForAny(t *testing.T) {
+	testenv.Needs(t, "bash", "sleep")
+	for n, want := range map[int]string{1: "process N", 3: "any of processes N, N, N", 4: "any of 4 processes"} {
+		cmd := exec.Command("bash", "-c", "for ((i = 0; i < $0; i++)); do sleep 100 & done; echo; wait", strconv.Itoa(n))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		_, out := testenv.Start(t, cmd)
+		defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := append(strings.Fields(string(children)), make([]string, n)...)
+		for i := range strings.Count(want, "N") {
+			want = strings.Replace(want, "N", of[i], 1)
+		}
+		want = " sleeping in wait4(" + want + "): complete"
+		waitFor(t, "it to wait", func() bool { return threadStates(t, cmd.Process.Pid) == "S" })
+		if text, _, _ := runWalk(t, strconv.Itoa(cmd.Process.Pid)); !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
 // childOf returns the ID of a process's only child.
 func childOf(t *testing.T, pid int) string {
 	t.Helper()

@@ -345,7 +345,7 @@ func (vm *machine) of(is unwind.CodeFunction) *function {
 // fileOf returns the file that bash says that something is of, "" where it is of none: of an interactive shell or of a
 // text (main; from 5.3 on that is $0), or of the environment.
 func (vm *machine) fileOf(file string) string {
-	if file = vmread.ValidText([]byte(file)); file == "main" || file == "environment" || file == vm.zero || !vmread.IsPrintable(file) {
+	if file = vmread.ValidText([]byte(file)); file == "main" && file != vm.top.File || file == "environment" || file == vm.zero || !vmread.IsPrintable(file) {
 		return ""
 	}
 	return file
