@@ -10,6 +10,7 @@ import (
 	"github.com/swbpf/swbpf/internal/steptest"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -147,7 +148,7 @@ type told struct {
 
 func (m *testMemory) told() (is told, reads int) {
 	b := m.books(&reads)
-	is.known = b.begin()
+	_, is.known = b.begin()
 	at, ok := b.wordAt(b.variables + b.bias)
 	for n := 0; ok && at != 0 && n < maxCalls; n++ {
 		var c context
@@ -191,6 +192,37 @@ func TestBooksRefuse(t *testing.T) {
 	m.put(first+elementNext, files) // one alone
 	if is, _ := m.told(); len(is.entries) != 0 {
 		t.Errorf("of lists of which one is shorter: %v", is.entries)
+	}
+}
+
+// What runs in the frames of a sample is told without an allocation, once it is known.
+func TestSampleAllocates(t *testing.T) {
+	m := newTestMemory()
+	snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+	snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: m.b}})
+	w := unwind.NewWalker(snap, unwind.NewGroup(), nil)
+	vm := newMachine(w, &procstate.Mapping{Bias: testBase}, &m.p, nil)
+	vm.Memory = vmread.Memory{Mem: snap, Captured: snap}
+	frame := unwind.Frame{Flags: unwind.Interrupted}
+	var names []string
+	walk := func() {
+		vm.walk = w.Walks() + 1 // another one
+		for _, at := range [...]place{runsCommand, runsFunction, runsCommand, runsFunction, runsText, runsAll} {
+			code := vm.codeOf(w, &frame, at)
+			if len(names) < cap(names) {
+				for _, l := range w.Codes().Lines(code) {
+					names = append(names, l.Name)
+				}
+			}
+		}
+	}
+	names = make([]string, 0, 3)
+	walk()
+	if want := []string{"inner", "outer", "<file app.sh>"}; !slices.Equal(names, want) {
+		t.Errorf("%v, want %v", names, want)
+	}
+	if n := testing.AllocsPerRun(1000, walk); n >= 1 {
+		t.Errorf("%.1f allocations in a walk", n)
 	}
 }
 

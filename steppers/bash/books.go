@@ -30,15 +30,13 @@ const (
 	maxLine    = 1 << 28
 )
 
-// begin reads which version it is, and reports whether it is known.
-func (b *books) begin() bool {
-	at, ok := b.wordAt(b.version + b.bias)
-	return ok && b.read(at, b.word[:4]) && b.isVersion()
-}
-
-func (b *books) isVersion() (ok bool) {
-	b.listHead, ok = isKnown(b.word[:4])
-	return ok
+// begin reads which version it is, and reports whether that could be read and is known.
+func (b *books) begin() (isRead, ok bool) {
+	at, isRead := b.wordAt(b.version + b.bias)
+	if isRead = isRead && b.read(at, b.word[:4]); isRead {
+		b.listHead, ok = isKnown(b.word[:4])
+	}
+	return isRead, ok
 }
 
 // wordAt reads a word.

@@ -110,8 +110,7 @@ func (vm *machine) begin(walk uint64) {
 	vm.next, vm.isCut, vm.lacks, vm.lost = 0, false, false, nil
 	vm.at, vm.text, vm.isRun, vm.frees = line{}, line{}, false, false
 	if !vm.isAsked {
-		vm.isAsked = true
-		vm.isBash = vm.now.begin()
+		vm.isAsked, vm.isBash = vm.now.begin()
 		vm.listHead = vm.now.listHead
 	}
 	if !vm.isBash {
@@ -242,6 +241,9 @@ func (vm *machine) functionOf(in *unwind.Frame) *function {
 	var whole bool
 	if vm.name, whole = vm.books.text(vm.name[:0], name, maxName); !whole && !vm.complete() {
 		return notRead
+	}
+	if def := vm.functions[string(vm.name)]; vm.isSample && def != nil && !def.valid.IsDue(vm.times) {
+		return def
 	}
 	return vm.known(vm.take(string(vm.name), !vm.isRun))
 }
@@ -476,7 +478,7 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 		}
 		return ok
 	}}
-	if !b.begin() {
+	if _, ok := b.begin(); !ok {
 		return
 	}
 	at, _ := b.wordAt(b.variables + b.bias)
