@@ -43,7 +43,6 @@ type image struct {
 	arguments uint64          // and dollar_vars
 
 	code [places]mcode.Range
-	all  mcode.Range // that has all of these but main
 	part [places]mcode.FunctionParts
 
 	push, run uint64   // push_context and run_unwind_frame
