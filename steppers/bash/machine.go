@@ -47,6 +47,7 @@ type machine struct {
 	files     map[unwind.CodeFunction]*function
 	top       unwind.CodeFunction // what the script does itself,
 	zero      string              // and $0 where there is none
+	topSince  uint64              // since when that was read, in ns of CLOCK_MONOTONIC
 	topValid  vmread.Valid
 	name      []byte
 	names     []string          // of the functions that are defined,
@@ -185,6 +186,9 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame, at place) uint32 {
 		vm.at, vm.text, vm.isRun, vm.frees = line{}, line{}, true, false
 		return vm.number(w.Codes(), vm.sourceOf(isRun), number)
 	case runsAll:
+		if vm.top.Name == "" || !vm.isRun && vm.top.File == "" {
+			return 0 // it may have a script that it has not begun with
+		}
 		return vm.number(w.Codes(), vm.of(vm.top), vm.at.number)
 	}
 	return 0
@@ -310,7 +314,9 @@ func (vm *machine) known(e entry, isTold bool) *function {
 	}
 	if def.valid.IsDue(vm.times) {
 		file, line := vm.now.definition(e.function)
-		file = vm.fileOf(file)
+		if file = vm.fileOf(file); !vm.isThere() {
+			file, line = def.File, def.StartLine
+		}
 		isSame := file == def.File && line == def.StartLine
 		if def.valid.Read(vm.times, isSame); !isSame {
 			is := named(def.Name)
@@ -371,9 +377,18 @@ func fileFunction(file string) unwind.CodeFunction {
 	return unwind.CodeFunction{Name: name, SystemName: name, Runtime: runtime, File: file}
 }
 
-// readTop reads what the process runs.
+// isThere reports whether the process can be read still: what was known of one that has ended stays so.
+func (vm *machine) isThere() bool {
+	_, ok := vm.now.wordAt(vm.globals + vm.bias)
+	return ok
+}
+
+// readTop reads what the process runs. It has no script yet when it begins.
 func (vm *machine) readTop() {
-	if !vm.topValid.IsDue(vm.times) {
+	if vm.topSince == 0 {
+		vm.topSince = vm.times.Now
+	}
+	if isNew := vm.top.File == "" && vm.times.Now-vm.topSince < definedFor; !isNew && !vm.topValid.IsDue(vm.times) {
 		return
 	}
 	is, zero := commands.CodeFunction, ""
@@ -383,6 +398,9 @@ func (vm *machine) readTop() {
 		at, _ := vm.now.wordAt(vm.arguments + vm.bias)
 		b, _ := vm.now.text(nil, at, maxPath)
 		zero = string(b)
+	}
+	if !vm.isThere() {
+		return
 	}
 	vm.topValid.Read(vm.times, is == vm.top && zero == vm.zero)
 	vm.top, vm.zero = is, zero
