@@ -129,9 +129,13 @@ func callerOf(im *procstate.Image, t *unwind.Table, callee uint64, but mcode.Ran
 		if im.ReadVaddr(code, at) != nil {
 			return caller, false
 		}
-		for n := 0; n+8 <= len(code); n++ {
+		for n := 0; ; n++ {
+			next := bytes.IndexByte(code[n:], call)
+			if n += next; next < 0 || n+callBytes > len(code) {
+				break
+			}
 			from := at + uint64(n)
-			if !callsAt(code[n:], from, callee) || but.Holds(from) {
+			if callee != from+callBytes+uint64(int64(int32(binary.LittleEndian.Uint32(code[n+1:])))) || but.Holds(from) {
 				continue
 			}
 			start, end, is := t.FunctionAt(from)
@@ -144,11 +148,8 @@ func callerOf(im *procstate.Image, t *unwind.Table, callee uint64, but mcode.Ran
 	return caller, caller.End != 0
 }
 
-// callsAt reports whether code is a call of a function.
-func callsAt(code []byte, at, callee uint64) bool {
-	const call, length = 0xe8, 5
-	return code[0] == call && at+length+uint64(int64(int32(binary.LittleEndian.Uint32(code[1:])))) == callee
-}
+// A call of x86-64 of a function at a distance.
+const call, callBytes = 0xe8, 5
 
 // lastTarget returns where the last direct call or jump of a function leads, 0 where there is none.
 func lastTarget(im *procstate.Image, f mcode.Range) (target uint64) {

@@ -94,8 +94,8 @@ func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, regs *proc
 func (b *books) commands(m procstate.Memory, regs *procstate.Regs) {
 	sp, seen := regs.Raw(b.arch.SP), map[uint64]bool{}
 	take := func(v uint64) {
-		const align, least = 16, 1 << 16 // of what malloc returns
-		if v%align != 0 || v < least || v-sp < stackBytes || v&^b.arch.AddrMask != 0 || len(seen) >= maxCommands || seen[v] {
+		const align, least, end = 16, 4 << 20, 1 << 47 // of what malloc returns in a program for x86-64
+		if v%align != 0 || v-least >= end-least || v-sp < stackBytes || len(seen) >= maxCommands || seen[v] {
 			return
 		}
 		seen[v] = true
