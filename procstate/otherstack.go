@@ -1,6 +1,9 @@
 package procstate
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 const (
 	// maxOtherStack is how much is read of a stack that was not captured, in bytes.
@@ -14,10 +17,37 @@ const (
 // otherStack is what was read last of a stack that was not captured.
 type otherStack struct {
 	Region
-	sp    uint64 // the SP that the call with the other stack returns with
-	proof []byte // what was on that around it
-	now   [callProof]byte
-	buf   [maxOtherStack]byte
+	before Region // what was read before in the same call, where the callers were other ones then
+	sp     uint64 // the SP that the call with the other stack returns with
+	proof  []byte // what was on that around it
+	now    [callProof]byte
+	spare  []byte // to read into
+}
+
+// read reads from a page on, for what was missed there. Where that was other than it is while the call was the
+// same, one of both is of a moment when it had just returned.
+func (o *otherStack) read(live *LiveCode, page, missed uint64, isSame bool) {
+	if o.spare == nil {
+		o.spare = make([]byte, maxOtherStack)
+	}
+	now := Region{page, o.spare[:live.read(page, o.spare)]}
+	last := o.Region
+	o.Region, o.spare = now, last.Data[:cap(last.Data)]
+	if was, is := around(last, missed), around(now, missed); isSame && len(was) > 0 && len(is) > 0 && !bytes.Equal(was, is) {
+		o.before, o.spare = last, o.before.Data[:cap(o.before.Data)]
+	}
+	if len(o.spare) == 0 {
+		o.spare = nil
+	}
+}
+
+// around returns what a region has at an address and behind.
+func around(r Region, addr uint64) []byte {
+	i := addr - r.Addr
+	if i >= uint64(len(r.Data)) {
+		return nil
+	}
+	return r.Data[i:min(i+callProof, uint64(len(r.Data)))]
 }
 
 // AddOtherStack adds to what was captured what another stack holds around the last
@@ -28,7 +58,8 @@ type otherStack struct {
 // that the call returns with, and the word below that still have to be there, before it is read and behind. Where the
 // stack with sp was added in the same way, that was proved before, and all that led to it
 // is compared once more. What this cannot tell is another call from the same place, or that
-// such a call has just returned. Of a process that has ended it is what was read last, if that call was the same.
+// such a call has just returned: see UseEarlierCode. Of a process that has ended it is what was read last, if that call was
+// the same.
 // AddOtherStack returns false when that is not so, and without SetLiveCode.
 func (s *Snapshot) AddOtherStack(sp uint64) bool {
 	const page = 4 << 10
@@ -47,20 +78,30 @@ func (s *Snapshot) AddOtherStack(sp uint64) bool {
 	}
 	o := s.other[s.others]
 	at := s.missAddr &^ (page - 1)
+	isSame := o.sp == sp && bytes.Equal(o.proof, proof)
+	if !isSame {
+		o.before.Data = o.before.Data[:0]
+	}
+	if s.live.earlier && isSame && s.missAddr-o.before.Addr < uint64(len(o.before.Data)) {
+		s.others++
+		s.regions = append(s.regions, o.before)
+		return true
+	}
 	switch n := s.live.read(sp-width, o.now[:len(proof)]); {
 	case n == len(proof) && bytes.Equal(o.now[:n], proof):
-		o.Region = Region{at, o.buf[:s.live.read(at, o.buf[:])]}
+		o.read(s.live, at, s.missAddr, isSame)
 		o.sp, o.proof = sp, append(o.proof[:0], proof...)
 		for _, before := range s.other[:s.others+1] { // it runs meanwhile
 			if n := len(before.proof); s.live.read(before.sp-width, o.now[:n]) != n || !bytes.Equal(o.now[:n], before.proof) {
-				o.Region = Region{}
+				o.Data = o.Data[:0]
 			}
 		}
 	case n > 0:
-		o.Region = Region{}
-	case o.sp != sp || !bytes.Equal(o.proof, proof):
+		o.Data = o.Data[:0]
+	case !isSame:
 		return false
 	}
+	s.live.replaced = s.live.replaced || isSame && len(o.before.Data) > 0
 	if s.missAddr-o.Addr >= uint64(len(o.Data)) {
 		return false
 	}
@@ -68,6 +109,16 @@ func (s *Snapshot) AddOtherStack(sp uint64) bool {
 	// The first region stays the stack that SP is in.
 	s.regions = append(s.regions, o.Region)
 	return true
+}
+
+// dropOtherStacks takes back what AddOtherStack has added.
+func (s *Snapshot) dropOtherStacks() {
+	for _, o := range s.other[:s.others] {
+		s.regions = slices.DeleteFunc(s.regions, func(r Region) bool {
+			return len(r.Data) > 0 && len(o.Data) > 0 && &r.Data[0] == &o.Data[0]
+		})
+	}
+	s.others, s.hot = 0, Region{}
 }
 
 // AddStanding adds to what was captured memory of the process that is known to have been as it is when

@@ -88,6 +88,30 @@ func TestAddOtherStack(t *testing.T) {
 	if added, ok := read(at(calls, sp), captured); !added || !ok {
 		t.Fatal("a call that is under way")
 	}
+	// The callers of a call are the same as long as it is under way: where they change, what they were is at hand.
+	if s.UseEarlierCode() {
+		t.Error("nothing has changed")
+	}
+	was := binary.LittleEndian.Uint64(waits[word:])
+	for _, caller := range []uint64{was + 1, was + 1} { // read twice
+		binary.LittleEndian.PutUint64(waits[word:], caller)
+		if added, ok := read(at(calls, sp), captured); !added || !ok {
+			t.Error("a call that has just returned")
+		}
+		if got, _ := s.ReadWord(at(waits, word)); got != caller || !s.UseEarlierCode() {
+			t.Errorf("%#x, want what is there now, %#x, and that it was other before", got, caller)
+		}
+		if _, ok := s.ReadWord(at(waits, word)); ok || !s.AddOtherStack(at(calls, sp)) {
+			t.Error("what has changed is still there")
+		}
+		if got, _ := s.ReadWord(at(waits, word)); got != was {
+			t.Errorf("%#x, want what was there before, %#x", got, was)
+		}
+	}
+	binary.LittleEndian.PutUint64(waits[word:], was)
+	if added, ok := read(at(calls, sp), captured); !added || !ok {
+		t.Error("a call that is under way again")
+	}
 	live.mem.Close()
 	if added, ok := read(at(calls, sp), captured); !added || !ok {
 		t.Error("the same call, when the process has ended")

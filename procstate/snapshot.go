@@ -100,13 +100,14 @@ func (s *Snapshot) SetLiveCode(c *LiveCode) { s.live = c }
 
 // UseEarlierCode has ReadMemory read code that is in no file as it was before, as far as
 // that was read since Reset and has become other code between two reads, at some time
-// around the capture: where a walk has failed, another may find what it was. It returns
-// whether there is any such code, and holds until Reset.
+// around the capture: where a walk has failed, another may find what it was. So it does with
+// what AddOtherStack adds. It returns whether there is any such code or stack, and holds until Reset.
 func (s *Snapshot) UseEarlierCode() bool {
 	if s.live == nil || !s.live.replaced {
 		return false
 	}
 	s.live.earlier = true
+	s.dropOtherStacks()
 	return true
 }
 

@@ -296,7 +296,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	}
 	m.sample = s.Number
 	pcs, same, err := wp.walker.WalkPCsAgain(p.pcs[:0], &s.Regs, &m.memo, sameFrom)
-	if err != nil && wp.isMadeCode(pcs[len(pcs)-1].Addr) && wp.snapshot.UseEarlierCode() {
+	if err != nil && (wp.isMadeCode(pcs[len(pcs)-1].Addr) || wp.walker.Guessed()) && wp.snapshot.UseEarlierCode() {
 		if again, e := wp.walker.WalkPCs(p.again[:0], &s.Regs); e == nil {
 			pcs, p.again = again, pcs
 			same, err = 0, nil
