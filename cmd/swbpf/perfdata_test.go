@@ -365,7 +365,8 @@ func countEvents(text string) map[string]eventCounts {
 // Of several events each has the samples that perf has of it, and they weigh as much, in whatever way perf was
 // asked for them.
 func TestPerfDataEvents(t *testing.T) {
-	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	depth30 := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
+	faults := build(t, "faults", "gcc", "-O1", "-o", "OUT", "testdata/targets/faults.c")
 	for name, test := range map[string]struct {
 		args    []string
 		events  []string // in order
@@ -386,11 +387,14 @@ func TestPerfDataEvents(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			seconds := "0.4"
-			if name == "same" { // few are in the kernel
-				seconds = "1"
+			target := []string{depth30, "0.4"}
+			switch name {
+			case "same": // few are in the kernel
+				target[1] = "1"
+			case "read": // between samples, not just before the first
+				target = []string{faults, "100000"}
 			}
-			path := perfRecord(t, slices.Concat(test.args, []string{"-o", "OUT", target, seconds})...)
+			path := perfRecord(t, slices.Concat(test.args, []string{"-o", "OUT"}, target)...)
 			script, err := exec.Command("perf", "script", "-i", path, "-G", "-F", "comm,pid,tid,period,event").Output()
 			if err != nil {
 				t.Fatal(err)

@@ -320,7 +320,7 @@ func TestRecordChain(t *testing.T) {
 func TestRecordModifiers(t *testing.T) {
 	user, kernel := make(map[string]float64), make(map[string]float64)
 	for _, event := range []string{"cpu-clock:u", "cpu-clock:k", "cpu-clock"} {
-		r := runRecord(t, "-F", "997", "-e", event, "--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64", "count=300000", "status=none")
+		r := runRecord(t, "-F", "997", "-e", event, "--", "timeout", "0.8", "dd", "if=/dev/zero", "of=/dev/null", "bs=64", "status=none")
 		for _, s := range r.profile.Sample {
 			if inKernel(s.Location[0]) {
 				kernel[event] += float64(s.Value[0])

@@ -13,5 +13,5 @@ func TestRecordWakersInt80(t *testing.T) {
 	if r.exit != 0 {
 		t.Fatalf("exit status %d", r.exit)
 	}
-	waitsIn(t, r, "await_signal").want(t, "int80", "[woken by maker]", []string{"main", "send_signal", "signal_wake_up_state"}, nil)
+	waitsIn(t, r, "await_signal").want(t, "int80", "[woken by maker]", []string{"main", "send_signal", "do_send_sig_info"}, nil)
 }
