@@ -22,7 +22,7 @@ import (
 type LiveCode struct {
 	pid    int
 	exe    string
-	mem    *os.File
+	mem    io.ReaderAt // /proc/PID/mem; nil when it could not be opened
 	opened bool
 
 	kept  [keptSets][keptWays]*keptPage // by a hash of their number; what was used last comes first

@@ -24,13 +24,37 @@ type otherStack struct {
 	spare  []byte // to read into
 }
 
-// read reads from a page on, for what was missed there. Where that was other than it is while the call was the
-// same, one of both is of a moment when it had just returned.
-func (o *otherStack) read(live *LiveCode, page, missed uint64, isSame bool) {
+// callState is what became of a call with another stack since the capture. The worst comes last.
+type callState int
+
+const (
+	callUnderWay callState = iota
+	callEnded              // so has the process, or the stack is gone
+	callReturned           // or is another one
+)
+
+// stateOf compares the proof of a call, which is at addr, with what is there now.
+func (o *otherStack) stateOf(live *LiveCode, addr uint64, proof []byte) callState {
+	switch n := live.read(addr, o.now[:len(proof)]); {
+	case n == 0:
+		return callEnded
+	case bytes.Equal(o.now[:n], proof):
+		return callUnderWay
+	}
+	return callReturned
+}
+
+// read reads from a page on, for keep.
+func (o *otherStack) read(live *LiveCode, page uint64) Region {
 	if o.spare == nil {
 		o.spare = make([]byte, maxOtherStack)
 	}
-	now := Region{page, o.spare[:live.read(page, o.spare)]}
+	return Region{page, o.spare[:live.read(page, o.spare)]}
+}
+
+// keep keeps what read has read, for what was missed there. Where that was other than it is while the call was the
+// same, one of both is of a moment when it had just returned.
+func (o *otherStack) keep(now Region, missed uint64, isSame bool) {
 	last := o.Region
 	o.Region, o.spare = now, last.Data[:cap(last.Data)]
 	if was, is := around(last, missed), around(now, missed); isSame && len(was) > 0 && len(is) > 0 && !bytes.Equal(was, is) {
@@ -87,18 +111,22 @@ func (s *Snapshot) AddOtherStack(sp uint64) bool {
 		s.regions = append(s.regions, o.before)
 		return true
 	}
-	switch n := s.live.read(sp-width, o.now[:len(proof)]); {
-	case n == len(proof) && bytes.Equal(o.now[:n], proof):
-		o.read(s.live, at, s.missAddr, isSame)
-		o.sp, o.proof = sp, append(o.proof[:0], proof...)
-		for _, before := range s.other[:s.others+1] { // it runs meanwhile
-			if n := len(before.proof); s.live.read(before.sp-width, o.now[:n]) != n || !bytes.Equal(o.now[:n], before.proof) {
-				o.Data = o.Data[:0]
-			}
+	state := o.stateOf(s.live, sp-width, proof)
+	if state == callUnderWay {
+		now := o.read(s.live, at)
+		for _, before := range s.other[:s.others] { // it runs meanwhile
+			state = max(state, before.stateOf(s.live, before.sp-width, before.proof))
 		}
-	case n > 0:
+		if state = max(state, o.stateOf(s.live, sp-width, proof)); state == callUnderWay {
+			o.keep(now, s.missAddr, isSame)
+			o.sp, o.proof = sp, append(o.proof[:0], proof...)
+		}
+	}
+	switch {
+	case state == callReturned:
 		o.Data = o.Data[:0]
-	case !isSame:
+		return false
+	case state == callEnded && !isSame:
 		return false
 	}
 	s.live.replaced = s.live.replaced || isSame && len(o.before.Data) > 0

@@ -2,6 +2,7 @@ package procstate
 
 import (
 	"encoding/binary"
+	"io"
 	"os"
 	"runtime"
 	"testing"
@@ -46,11 +47,7 @@ func TestAddOtherStack(t *testing.T) {
 		if test.live {
 			live := NewLiveCode(os.Getpid(), exe)
 			s.SetLiveCode(live)
-			defer func() {
-				if live.mem != nil {
-					live.mem.Close()
-				}
-			}()
+			defer func() { live.close() }()
 		}
 		captured := append([]byte(nil), calls...)
 		for range 2 { // again with the same Snapshot
@@ -112,17 +109,48 @@ func TestAddOtherStack(t *testing.T) {
 	if added, ok := read(at(calls, sp), captured); !added || !ok {
 		t.Error("a call that is under way again")
 	}
-	live.mem.Close()
+	live.close()
 	if added, ok := read(at(calls, sp), captured); !added || !ok {
 		t.Error("the same call, when the process has ended")
 	}
 	if added, ok := read(at(calls, sp+8), captured); added || ok {
 		t.Error("another call, when the process has ended")
 	}
+	for reads := range 3 { // while it is read
+		live = NewLiveCode(os.Getpid(), exe)
+		s.SetLiveCode(live)
+		if added, ok := read(at(calls, sp), captured); !added || !ok {
+			t.Fatal("a call that is under way")
+		}
+		mem := live.mem
+		defer mem.(io.Closer).Close()
+		live.mem = &endingMemory{mem, reads}
+		for range 2 {
+			if added, ok := read(at(calls, sp), captured); !added || !ok {
+				t.Errorf("the same call, when the process ends after %d reads", reads)
+			}
+			if got, _ := s.ReadWord(at(waits, word)); got != was {
+				t.Errorf("%#x, want %#x, when the process ends after %d reads", got, was, reads)
+			}
+		}
+	}
 	captured[sp]++
 	if added, ok := read(at(calls, sp), captured); added || ok {
 		t.Error("a call that returns elsewhere, when the process has ended")
 	}
+}
+
+// endingMemory is that of a process that ends after so many reads.
+type endingMemory struct {
+	io.ReaderAt
+	reads int
+}
+
+func (m *endingMemory) ReadAt(p []byte, off int64) (int, error) {
+	if m.reads--; m.reads < 0 {
+		return 0, io.EOF
+	}
+	return m.ReaderAt.ReadAt(p, off)
 }
 
 // A stack that was read may have been called on a third: that is read, too, as long as all calls are under way.
@@ -141,7 +169,7 @@ func TestAddOtherStacks(t *testing.T) {
 	live := NewLiveCode(os.Getpid(), exe)
 	s := NewSnapshot(AMD64, os.Getpid(), exe, &space)
 	s.SetLiveCode(live)
-	defer func() { live.mem.Close() }()
+	defer func() { live.close() }()
 	first := append([]byte(nil), memory[:callProof]...)
 	// add has the n-th stack added, as one that was called on by the one before.
 	add := func(n int) bool {
