@@ -31,6 +31,9 @@ type ThreadStack struct {
 	// Java is what Java knows of the thread, where it is in Java; else nil.
 	Java *hotspot.Thread
 
+	// Work is what the thread works on, where its program tells profilers that; else nil.
+	Work *procstate.ThreadWork
+
 	// Walker has what belongs to Frames: names, libraries, steppers. It is nil
 	// where the thread could not be captured.
 	Walker *unwind.Walker
@@ -58,6 +61,9 @@ type ProcessStacks struct {
 	// PythonLocks are those of the interpreters of CPython, and PythonTasks its tasks; see WalkOptions.
 	PythonLocks []PythonLock
 	PythonTasks PythonTaskList
+
+	// Context is what the process tells profilers of itself.
+	Context procstate.ProcessContext
 
 	// Stopped is for how long the process, or part of it, stood still.
 	Stopped time.Duration
@@ -146,7 +152,13 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	java := hotspot.NewHeap(pid, procstate.ProcessMemory(pid), opts.Space)
 	javaThreads := make(map[procstate.ThreadID]*hotspot.Thread)
 	var locks []python.Lock
+	contexts := procstate.ContextsOfProcess(pid, opts.Space)
+	works := make(map[procstate.ThreadID]*procstate.ThreadWork)
 	copts.Collect = collector(pid, opts.Space, java, javaThreads, &locks)
+	if contexts != nil {
+		copts.Collect = procstate.JoinCollectors(copts.Collect,
+			func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, _ func(addr uint64, n int)) { works[tid] = contexts.Of(m, regs) })
+	}
 	var virtual *hotspot.VirtualThreads
 	var tasks *python.TaskList
 	var taskReader *python.Tasks
@@ -175,6 +187,9 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 		return nil, err
 	}
 	ps := &ProcessStacks{PID: pid, Executable: c.ExecutablePath(), Arch: c.Arch()}
+	if contexts != nil {
+		ps.Context = contexts.Process
+	}
 	stacks := make(map[procstate.ThreadID]*ThreadStack)
 	ps.Stacks = make([]ThreadStack, len(c.CapturedThreads()))
 	for i, t := range c.CapturedThreads() {
@@ -211,7 +226,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 			w.MaxFrames = budget.Limit()
 			frames, err := w.WalkStack(nil, t.TID)
 			if look == 0 || len(frames) > 0 {
-				s.Frames, s.Err, s.Walker, s.Blocked, s.Java = frames, err, w, t.Blocked, javaThreads[t.TID]
+				s.Frames, s.Err, s.Walker, s.Blocked, s.Java, s.Work = frames, err, w, t.Blocked, javaThreads[t.TID], works[t.TID]
 			}
 			budget.Keep(len(s.Frames))
 			if at, ok := c.Missed(); ok && err != nil {

@@ -60,6 +60,10 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		}
 	}
 	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch()}
+	contexts := procstate.ContextsOf(p)
+	if contexts != nil {
+		ps.Context = contexts.Process
+	}
 	budget := FrameBudget(opts.MaxFrames, nil)
 	if first := procstate.ThreadID(pid); len(opts.Threads) == 0 && !slices.Contains(tids, first) {
 		s := ThreadStack{Thread: findThread(infos, first), Err: procstate.ErrThreadExited}
@@ -77,6 +81,10 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		w.MaxFrames = budget.Limit()
 		s.Frames, s.Err = w.WalkStack(nil, tid)
 		budget.Keep(len(s.Frames))
+		var regs procstate.Regs
+		if contexts != nil && p.Registers(tid, &regs) == nil {
+			s.Work = contexts.Of(p, &regs)
+		}
 		ps.Stacks = append(ps.Stacks, s)
 	}
 	if opts.Goroutines && len(opts.Threads) == 0 {

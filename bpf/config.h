@@ -396,6 +396,14 @@ struct {
 	MAP_TYPE(value, struct go_process);
 } go_processes SEC(".maps");
 
+/* Processes whose threads tell what they work on, by tgid. */
+struct {
+	MAP_UINT(type, MAP_LRU_HASH);
+	MAP_UINT(max_entries, 4096);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct thread_context);
+} thread_contexts SEC(".maps");
+
 /* The flags of a process, NULL when there can be none of this number. */
 INLINE u8 *flags_of_process(u32 tgid)
 {

@@ -9,6 +9,7 @@
 #ifndef SWBPF_GOROUTINE_H
 #define SWBPF_GOROUTINE_H
 
+#include "context.h"
 #include "frames.h"
 #include "signal.h"
 #include "stack.h"
@@ -41,17 +42,10 @@ enum { CALLBACK_KEEPS = 0 };
 enum { CALLBACK_KEEPS = 16 };
 #endif
 
-INLINE u64 read_user_word(u64 addr)
-{
-	u64 word = 0;
-	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
-	return word;
-}
-
 /* Where the labels of a g are; 0 when it has none. */
 INLINE u64 labels_of(const struct go_process *p, u64 g)
 {
-	return p->g_labels ? read_user_word(g + p->g_labels) : 0;
+	return p->g_labels ? user_word(g + p->g_labels) : 0;
 }
 
 /*
@@ -69,8 +63,8 @@ INLINE u64 find_g(struct go_thread *t, const struct go_process *p, const struct 
 #endif
 	if (!h->thread_pointer)
 		return 0;
-	t->g_word = h->thread_pointer + (p->g_slot ? read_user_word(p->g_slot) : p->g_from_tp);
-	return read_user_word(t->g_word);
+	t->g_word = h->thread_pointer + (p->g_slot ? user_word(p->g_slot) : p->g_from_tp);
+	return user_word(t->g_word);
 }
 
 /* Reads what the runtime of this key has of the thread. */
@@ -89,9 +83,9 @@ INLINE void read_runtime(struct go_thread *t, u32 key, const struct sample_heade
 	if (!g || bpf_probe_read_user(&t->stack, sizeof(t->stack), (void *)(g + p->g_stack)))
 		return;
 	t->g = g;
-	t->m = read_user_word(g + p->g_m);
-	t->g0 = read_user_word(t->m + p->m_g0);
-	t->curg = read_user_word(t->m + p->m_curg);
+	t->m = user_word(g + p->g_m);
+	t->g0 = user_word(t->m + p->m_g0);
+	t->curg = user_word(t->m + p->m_curg);
 	t->curg_stack = t->stack;
 	if (t->curg != g && bpf_probe_read_user(&t->curg_stack, sizeof(t->curg_stack), (void *)(t->curg + p->g_stack)))
 		t->curg = 0;
@@ -191,14 +185,14 @@ GLOBAL u64 goroutine_end(u32 cpu, u32 tgid, u64 sp)
 	if (!h || !p || p->calls_c || p->g_slot)
 		return 0;
 #if defined(__TARGET_ARCH_x86)
-	u64 g = read_user_word(thread_pointer_of(current_task()) + p->g_from_tp), points_to = h->regs.rbx;
+	u64 g = user_word(thread_pointer_of(current_task()) + p->g_from_tp), points_to = h->regs.rbx;
 #else
 	u64 g = h->regs.x[28], points_to = h->regs.x[5];
 #endif
 	if (!g || points_to == g + p->g_sched_sp /* see add_switch */ ||
 	    bpf_probe_read_user(&stack, sizeof(stack), (void *)(g + p->g_stack)) || !on_stack(&stack, sp))
 		return 0;
-	if (read_user_word(read_user_word(g + p->g_m) + p->m_curg) != g)
+	if (user_word(user_word(g + p->g_m) + p->m_curg) != g)
 		return 0;
 	r->go.labels = labels_of(p, g);
 	return stack.hi;
@@ -228,12 +222,12 @@ GLOBAL u64 find_kept_sp(u32 cpu)
 #else
 	u64 kept = h->regs.x[19];
 #endif
-	u64 end = read_user_word(t->g0 + t->process.g_sched_sp);
+	u64 end = user_word(t->g0 + t->process.g_sched_sp);
 
 	if (!on_stack(stack, kept))
 		kept = 0;
 	for (u64 i = 0, at = t->sp; i < WORDS_OF_C && at < end; i++, at += sizeof(u64)) {
-		u64 word = read_user_word(at);
+		u64 word = user_word(at);
 		if (on_stack(stack, word) && (!kept || word < kept))
 			kept = word;
 	}
@@ -258,10 +252,10 @@ INLINE u64 curg_stack_start(const struct sample_header *h, const struct go_threa
 	if (!t->sp)
 		return last;
 	/* the SP kept is that above the return address */
-	u64 from = read_user_word(t->m + p->m_vdso_sp) - VDSO_CALLER_FRAME;
+	u64 from = user_word(t->m + p->m_vdso_sp) - VDSO_CALLER_FRAME;
 	if (on_stack(stack, from))
 		return from;
-	from = read_user_word(t->curg + p->g_sched_sp);
+	from = user_word(t->curg + p->g_sched_sp);
 	if (t->g == t->curg) {
 		u64 kept = find_kept_sp(h->cpu);
 		if (kept)
@@ -292,7 +286,7 @@ INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
 	bool on_g0 = on_stack(stack, t->sp);
 	if (!t->signalled && (on_g0 || !p->calls_c))
 		return false;
-	u64 from = read_user_word(t->g0 + p->g_sched_sp);
+	u64 from = user_word(t->g0 + p->g_sched_sp);
 	u64 above = stack->hi - from;
 	if (on_g0)
 		from = t->sp - BELOW_SP;
@@ -300,7 +294,7 @@ INLINE bool find_g0_stack(const struct go_thread *t, struct go_stack *stack)
 		if (!on_stack(stack, from) || above < SIGNALLED_STACK)
 			from = stack->hi - stack->lo > SIGNALLED_STACK ? stack->hi - SIGNALLED_STACK : stack->lo;
 	} else {
-		u64 former = read_user_word(from + CALLBACK_KEEPS);
+		u64 former = user_word(from + CALLBACK_KEEPS);
 		if (former & 7 || former - from + MAIN_STACK_REACH >= 2 * MAIN_STACK_REACH)
 			return false;
 		if (former == from && above - ESTIMATED_ABOVE < NEAR_ESTIMATE)
@@ -432,12 +426,13 @@ GLOBAL int add_labels(u32 cpu)
 	return 0;
 }
 
-/* Adds what the thread's runtime keeps besides stacks: frames of its own, or a goroutine's labels. */
+/* Adds what there is of the thread besides stacks: frames that its runtime keeps, what it works on, and its goroutine's labels. */
 GLOBAL int add_kept(u32 cpu)
 {
 	struct cpu_ring *r = bpf_map_lookup_elem(&rings, &cpu);
 
 	add_frames(cpu);
+	add_context(cpu);
 	if (r && r->go.g && r->go.curg) {
 		r->go.labels = labels_of(&r->go.process, r->go.curg);
 		add_labels(cpu);

@@ -82,7 +82,8 @@ struct sample_header {
 	u8 labels;          /* how many of the regions, the last of all, are the labels of the goroutine that
 			       runs: their strings, and then what these are */
 	u8 event;           /* which of the events (event_number) */
-	u8 unused[2];
+	u8 contexts;        /* how many of the regions, before labels, are what the thread works on: 0 or 1 */
+	u8 unused;
 	u32 woken;          /* with OFF_CPU_WAKER the tid of the other thread, whose sample has weight as its time */
 	u8 comm[16];
 	struct user_regs regs;
@@ -166,6 +167,7 @@ enum limits {
 	MAX_FRAME_REGIONS = 128, /* of a runtime's */
 	MAX_LABELS = 16,         /* of a goroutine */
 	MAX_LABEL = 128,         /* bytes of a string of those */
+	MAX_CONTEXT = 640,       /* bytes of what a thread works on */
 	MAX_OBJECTS = 32,        /* that frames refer to, of which a word is copied */
 	FRAMES_OF_PROCESS = 1 << 30, /* no tid is as large */
 	GO_RUNTIME = 1 << 24,        /* nor this: what is added to a tgid for each further runtime of Go */
@@ -291,6 +293,7 @@ enum process_flags {
 	PROCESS_HAS_ENDS = 1 << 2, /* where the stacks of its threads end is in thread_ends */
 	PROCESS_HAS_FRAMES = 1 << 3, /* there are struct thread_frames of its threads */
 	PROCESS_STARTS_ABOVE = 1 << 4, /* its main thread's first frame is above its arguments */
+	PROCESS_HAS_CONTEXTS = 1 << 5, /* there is a struct thread_context of it */
 	NO_PROCESS = 0, /* its PROCESS_SAMPLED says that descendants are being entered */
 	PROCESS_PAGE = 1 << 16,   /* flags in a value of the map... */
 	PROCESS_PAGES = 64,       /* ...which has room for PID_MAX_LIMIT */
@@ -338,6 +341,18 @@ struct thread_frames {
 	u16 object_word; /* where that is in the object */
 	s64 from_tp; /* of a process, for threads that are met for the first time: where from the thread pointer on
 			there is the address that current and bounds, which are not 0, are counted from */
+};
+
+/*
+ * Where the threads of a process have the address of a record of what they work on (context.h): a
+ * thread-local variable, in storage at a distance from the thread pointer, or whose address a vector has.
+ */
+struct thread_context {
+	s64 from_tp; /* where from the thread pointer on there is the storage, or the address of the vector */
+	u64 entry;   /* where in that is the address of the storage; 0: there is no vector */
+	u64 module;  /* number of the storage in it, */
+	s64 count;   /* and where in it is how many there are */
+	u64 offset;  /* of the variable in the storage */
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

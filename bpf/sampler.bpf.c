@@ -96,7 +96,7 @@ INLINE void add_user_stacks(struct cpu_ring *r, struct sample_header *h, struct 
 		add_other_stacks(r, h, go);
 	else if (signal.met)
 		add_interrupted_stack(r, h, signal.met);
-	if (flags & (PROCESS_HAS_FRAMES | PROCESS_IS_GO) && !go->several)
+	if (flags & (PROCESS_HAS_FRAMES | PROCESS_HAS_CONTEXTS | PROCESS_IS_GO) && !go->several)
 		add_kept(h->cpu);
 }
 

@@ -32,6 +32,7 @@ INLINE void begin_header(struct sample_header *h, struct task_struct *task, u32 
 	h->breakpoint = 0;
 	h->slot = 0;
 	h->labels = 0;
+	h->contexts = 0;
 	h->event = event_number;
 	copy_comm(h->comm, task);
 }
@@ -81,7 +82,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	u64 sp = sp_of(ctx->regs), end = 0;
 
 	/* utask: as has_met_uprobe, by a plain load */
-	if (!mm || flags & PROCESS_HAS_FRAMES || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
+	if (!mm || flags & (PROCESS_HAS_FRAMES | PROCESS_HAS_CONTEXTS) || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();

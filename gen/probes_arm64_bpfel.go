@@ -32,6 +32,7 @@ const (
 	ProbesMapRings           = "rings"
 	ProbesMapStackEnds       = "stack_ends"
 	ProbesMapStackParts      = "stack_parts"
+	ProbesMapThreadContexts  = "thread_contexts"
 	ProbesMapThreadEnds      = "thread_ends"
 	ProbesMapThreadFrames    = "thread_frames"
 	ProbesMapTimes           = "times"
@@ -122,6 +123,7 @@ type ProbesMapSpecs struct {
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds      *ebpf.MapSpec `ebpf:"stack_ends"`
 	StackParts     *ebpf.MapSpec `ebpf:"stack_parts"`
+	ThreadContexts *ebpf.MapSpec `ebpf:"thread_contexts"`
 	ThreadEnds     *ebpf.MapSpec `ebpf:"thread_ends"`
 	ThreadFrames   *ebpf.MapSpec `ebpf:"thread_frames"`
 	Times          *ebpf.MapSpec `ebpf:"times"`
@@ -188,6 +190,7 @@ type ProbesMaps struct {
 	Rings          *ebpf.Map `ebpf:"rings"`
 	StackEnds      *ebpf.Map `ebpf:"stack_ends"`
 	StackParts     *ebpf.Map `ebpf:"stack_parts"`
+	ThreadContexts *ebpf.Map `ebpf:"thread_contexts"`
 	ThreadEnds     *ebpf.Map `ebpf:"thread_ends"`
 	ThreadFrames   *ebpf.Map `ebpf:"thread_frames"`
 	Times          *ebpf.Map `ebpf:"times"`
@@ -204,6 +207,7 @@ func (m *ProbesMaps) Close() error {
 		m.Rings,
 		m.StackEnds,
 		m.StackParts,
+		m.ThreadContexts,
 		m.ThreadEnds,
 		m.ThreadFrames,
 		m.Times,

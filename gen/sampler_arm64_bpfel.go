@@ -320,6 +320,7 @@ const (
 	SamplerLimitsMAX_FRAME_REGIONS SamplerLimits = 128
 	SamplerLimitsMAX_LABELS        SamplerLimits = 16
 	SamplerLimitsMAX_LABEL         SamplerLimits = 128
+	SamplerLimitsMAX_CONTEXT       SamplerLimits = 640
 	SamplerLimitsMAX_OBJECTS       SamplerLimits = 32
 	SamplerLimitsFRAMES_OF_PROCESS SamplerLimits = 1073741824
 	SamplerLimitsGO_RUNTIME        SamplerLimits = 16777216
@@ -394,6 +395,7 @@ const (
 	SamplerProcessFlagsPROCESS_HAS_ENDS     SamplerProcessFlags = 4
 	SamplerProcessFlagsPROCESS_HAS_FRAMES   SamplerProcessFlags = 8
 	SamplerProcessFlagsPROCESS_STARTS_ABOVE SamplerProcessFlags = 16
+	SamplerProcessFlagsPROCESS_HAS_CONTEXTS SamplerProcessFlags = 32
 	SamplerProcessFlagsNO_PROCESS           SamplerProcessFlags = 0
 	SamplerProcessFlagsPROCESS_PAGE         SamplerProcessFlags = 65536
 	SamplerProcessFlagsPROCESS_PAGES        SamplerProcessFlags = 64
@@ -452,7 +454,8 @@ type SamplerSampleHeader struct {
 	Slot          uint64
 	Labels        uint8
 	Event         uint8
-	Unused        [2]uint8
+	Contexts      uint8
+	Unused        uint8
 	Woken         uint32
 	Comm          [16]uint8
 	Regs          struct {
@@ -484,6 +487,15 @@ const (
 type SamplerStackParts struct {
 	_    structs.HostLayout
 	From [8]uint64
+}
+
+type SamplerThreadContext struct {
+	_      structs.HostLayout
+	FromTp int64
+	Entry  uint64
+	Module uint64
+	Count  int64
+	Offset uint64
 }
 
 type SamplerThreadFrames struct {
@@ -594,6 +606,7 @@ const (
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
 	SamplerMapStackParts         = "stack_parts"
+	SamplerMapThreadContexts     = "thread_contexts"
 	SamplerMapThreadEnds         = "thread_ends"
 	SamplerMapThreadFrames       = "thread_frames"
 	SamplerMapTimes              = "times"
@@ -740,6 +753,7 @@ type SamplerMapSpecs struct {
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
 	StackParts      *ebpf.MapSpec `ebpf:"stack_parts"`
+	ThreadContexts  *ebpf.MapSpec `ebpf:"thread_contexts"`
 	ThreadEnds      *ebpf.MapSpec `ebpf:"thread_ends"`
 	ThreadFrames    *ebpf.MapSpec `ebpf:"thread_frames"`
 	Times           *ebpf.MapSpec `ebpf:"times"`
@@ -830,6 +844,7 @@ type SamplerMaps struct {
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
 	StackParts      *ebpf.Map `ebpf:"stack_parts"`
+	ThreadContexts  *ebpf.Map `ebpf:"thread_contexts"`
 	ThreadEnds      *ebpf.Map `ebpf:"thread_ends"`
 	ThreadFrames    *ebpf.Map `ebpf:"thread_frames"`
 	Times           *ebpf.Map `ebpf:"times"`
@@ -851,6 +866,7 @@ func (m *SamplerMaps) Close() error {
 		m.Rings,
 		m.StackEnds,
 		m.StackParts,
+		m.ThreadContexts,
 		m.ThreadEnds,
 		m.ThreadFrames,
 		m.Times,

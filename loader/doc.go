@@ -55,6 +55,7 @@
 // # Concurrency
 //
 // A Session belongs to one goroutine, except that Stats, SetGoProcess,
-// ForgetGoProcess, SetStackEnd, SetThreadEnds, SetStartsAbove, SetStackParts and SetThreadFrames
+// ForgetGoProcess, SetStackEnd, SetThreadEnds, SetStartsAbove, SetStackParts, SetThreadFrames
+// and SetThreadContext
 // may be called by any.
 package loader

@@ -18,6 +18,7 @@ const (
 	processHasEnds     = byte(gen.SamplerProcessFlagsPROCESS_HAS_ENDS)
 	processHasFrames   = byte(gen.SamplerProcessFlagsPROCESS_HAS_FRAMES)
 	processStartsAbove = byte(gen.SamplerProcessFlagsPROCESS_STARTS_ABOVE)
+	processHasContexts = byte(gen.SamplerProcessFlagsPROCESS_HAS_CONTEXTS)
 	noProcess          = int(gen.SamplerProcessFlagsNO_PROCESS)
 	processPage        = int(gen.SamplerProcessFlagsPROCESS_PAGE)
 )

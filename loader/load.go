@@ -264,6 +264,7 @@ func (s *Session) loadCollection(spec *ebpf.CollectionSpec, names ...string) (*e
 			gen.SamplerMapStackEnds: s.maps.StackEnds, gen.SamplerMapStackParts: s.maps.StackParts,
 			gen.SamplerMapThreadEnds:      s.maps.ThreadEnds,
 			gen.SamplerMapThreadFrames:    s.maps.ThreadFrames,
+			gen.SamplerMapThreadContexts:  s.maps.ThreadContexts,
 			gen.SamplerMapWantedCgroups:   s.maps.WantedCgroups,
 			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
 			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,

@@ -135,6 +135,8 @@ type Sample struct {
 	FrameRegions int
 	// LabelRegions is how many regions, the last of all, are labels of a goroutine: see GoLabels.
 	LabelRegions int
+	// ContextRegions is how many regions, right before these, are what the thread works on, 0 or 1: see ThreadContext.
+	ContextRegions int
 
 	// Number is that of the sample among those of which only changes were sent,
 	// of one region of stack each; 0 for others. The region is from SameFrom on as it was in
@@ -150,7 +152,16 @@ type Sample struct {
 
 // StackRegions are the regions of stacks, and of what tells where these are.
 func (s *Sample) StackRegions() []procstate.Region {
-	return s.Regions[:len(s.Regions)-s.FrameRegions-s.LabelRegions]
+	return s.Regions[:len(s.Regions)-s.FrameRegions-s.ContextRegions-s.LabelRegions]
+}
+
+// ThreadContext returns the record of what the thread worked on, as procstate.ParseThreadContext has it, of which
+// no more than 640 bytes are copied; nil where there is none. It points into the sample.
+func (s *Sample) ThreadContext() []byte {
+	if s.ContextRegions == 0 {
+		return nil
+	}
+	return s.Regions[len(s.Regions)-s.LabelRegions-1].Data
 }
 
 // HasUser reports whether the sample has user registers of an architecture
@@ -187,7 +198,7 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		clear(s.Comm[end:])
 	}
 	s.User, s.StackEnd, s.LiveBytes = UserState(h.User), StackEnd(h.StackEnd), h.Live
-	s.StackParts, s.FrameRegions, s.LabelRegions = int(h.Parts), int(h.Frames), int(h.Labels)
+	s.StackParts, s.FrameRegions, s.ContextRegions, s.LabelRegions = int(h.Parts), int(h.Frames), int(h.Contexts), int(h.Labels)
 	s.Cgroup, s.Event = h.Cgroup, int(h.Event)
 	s.Blocked, s.Continued, s.Unsampled, s.Ongoing = Blocked(h.OffCpu), false, false, false
 	s.Left, s.Waker = 0, Waker{}
@@ -229,8 +240,9 @@ func (s *Sample) decode(rec []byte, m *mirror) error {
 		rest = rest[n*int(unsafe.Sizeof(replacedReturn{})):]
 	}
 
-	if int(h.Parts)+int(h.Frames)+int(h.Labels) > int(h.Regions) {
-		return fmt.Errorf("%w: %d parts of stacks, %d of frames and %d of labels in %d regions", errBadRecord, h.Parts, h.Frames, h.Labels, h.Regions)
+	if int(h.Parts)+int(h.Frames)+int(h.Contexts)+int(h.Labels) > int(h.Regions) || h.Contexts > 1 {
+		return fmt.Errorf("%w: %d parts of stacks, %d of frames, %d of contexts and %d of labels in %d regions",
+			errBadRecord, h.Parts, h.Frames, h.Contexts, h.Labels, h.Regions)
 	}
 	return s.decodeRegions(h, rest, m)
 }
@@ -260,7 +272,7 @@ func (s *Sample) decodeRegions(h *sampleHeader, rest []byte, m *mirror) error {
 			}
 			s.Regions = append(s.Regions, procstate.Region{Addr: r.Addr, Data: data})
 			rest = rest[n:]
-			switch ofStack := h.Regions - h.Frames - h.Labels; {
+			switch ofStack := h.Regions - h.Frames - h.Contexts - h.Labels; {
 			case ofStack == 1 && len(s.Regions) == 1:
 				s.Number, s.SameFrom = uint64(s.CPU)<<32|uint64(h.Changes), m.follow(r)
 			case ofStack != 1 || len(m.saved) > 0: // or what is in the mirror is another's

@@ -231,6 +231,27 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 	return s.flags.set(pid, processHasFrames)
 }
 
+// SetThreadContext tells where the threads of a process have what they work on, nil that they have not: it runs another
+// program. Samples of them have it, see Sample.ThreadContext.
+func (s *Session) SetThreadContext(pid int, place *procstate.ThreadContextPlace) error {
+	if s.rings == nil {
+		return errNotOpen
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if place == nil {
+		s.flags.clear(pid, processHasContexts)
+		return ignoreMissing(s.maps.ThreadContexts.Delete(uint32(pid)))
+	}
+	v := gen.SamplerThreadContext{
+		FromTp: int64(place.FromThreadPointer), Entry: place.Entry, Module: place.Module, Count: place.Count, Offset: place.Offset,
+	}
+	if err := s.maps.ThreadContexts.Put(uint32(pid), &v); err != nil {
+		return fmt.Errorf("process %d: tell the kernel where its threads have what they work on: %w", pid, err)
+	}
+	return s.flags.set(pid, processHasContexts)
+}
+
 func ignoreMissing(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil

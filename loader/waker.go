@@ -39,7 +39,7 @@ func (s *Session) emitWaker(rec []byte, fn func(*Sample) error) error {
 		p.PID, p.TID, p.Comm, p.Cgroup = 0, 0, [16]byte{}, 0
 		p.User, p.Arch, p.Regs, p.Probes = UserNone, nil, procstate.Regs{}, procstate.UserProbes{}
 		p.Regions, p.StackEnd, p.LiveBytes = p.Regions[:0], StackEndNone, 0
-		p.StackParts, p.FrameRegions, p.LabelRegions = 0, 0, 0
+		p.StackParts, p.FrameRegions, p.ContextRegions, p.LabelRegions = 0, 0, 0, 0
 	}
 	return fn(p)
 }

@@ -94,6 +94,8 @@ type Image struct {
 	goRuntime goRuntimeCache
 	goLists   goListsCache
 	jit       jitCache
+
+	contextOffset atomic.Uint64 // of ThreadContextSymbol in thread-local storage, and one more; 0: not looked for yet
 }
 
 var imageCount atomic.Uint32

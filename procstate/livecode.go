@@ -176,6 +176,13 @@ func (c *LiveCode) open() {
 	c.mem = mem
 }
 
+// close closes the process's memory, which is to be had no more.
+func (c *LiveCode) close() {
+	if mem, ok := c.mem.(io.Closer); ok {
+		mem.Close()
+	}
+}
+
 // runsProgram reports whether a task runs the program exe, whose path is as it sees it or
 // as we do: they differ where it has another root.
 func runsProgram(task ThreadID, exe string) bool {

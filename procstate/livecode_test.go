@@ -3,7 +3,6 @@ package procstate
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -177,12 +176,5 @@ func TestRunsProgram(t *testing.T) {
 	}
 	if runsProgram(1<<30, "/waits") {
 		t.Error("a task that is none runs it")
-	}
-}
-
-// close closes the process's memory: it is to be had no more.
-func (c *LiveCode) close() {
-	if mem, ok := c.mem.(io.Closer); ok {
-		mem.Close()
 	}
 }

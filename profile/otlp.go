@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"slices"
@@ -17,7 +18,9 @@ import (
 // Meta.Period, or where that differs (Meta.ByValue) or is one, the value. Of several events
 // (Meta.Also) each is a profile. Process, thread and
 // labels are attributes of samples by the names of OpenTelemetry's conventions, where
-// these have one; a container is a resource of its own.
+// these have one; a container is a resource of its own, and so is a service (IsServiceAttribute), whose attributes
+// count for more than those of the same names in resource. The trace and span that a thread worked on (TraceLabel,
+// SpanLabel) are a link.
 func (p *Profile) WriteOTLP(w io.Writer, resource []Label) error {
 	e := otlpEncoder{
 		stringTable: newStringTable(), attributes: 1,
@@ -26,10 +29,11 @@ func (p *Profile) WriteOTLP(w io.Writer, resource []Label) error {
 	e.tables[otlpStacks] = appendMessage(nil, otlpStacks, nil) // number 0 of each table is none
 	e.tables[otlpAttributes] = appendMessage(nil, otlpAttributes, nil)
 	var out []byte
-	names, of := p.containers()
-	for i, name := range names {
+	e.links = map[string]uint64{"": 0}
+	parts, of := p.resources()
+	for i, own := range parts {
 		isIn := func(s *sample) bool { return of[s.thread] == i }
-		out = appendMessage(out, 1, e.resource(p, resource, name, isIn))
+		out = appendMessage(out, 1, e.resource(p, resource, own, isIn))
 	}
 	e.encodePlaces(p)
 	for _, s := range e.strings {
@@ -67,43 +71,63 @@ type otlpEncoder struct {
 	tables     [otlpTables][]byte // as fields of the dictionary
 	attributes uint64             // their number
 	indexes    map[string]uint64  // of attributes by their encoding
+	links      map[string]uint64  // their numbers by their encoding
 	threads    [][]byte           // attributes of threads met: their indexes
 	stacks     []uint32           // number of that of a node; 0 when it has none yet
 	lastStack  uint32
 }
 
-// containers returns the containers that threads are in, by name, and by threads the
-// number of theirs. That of those in none is "".
-func (p *Profile) containers() (names []string, of []int) {
-	name := func(t *Thread) string {
+// TraceLabel and SpanLabel are the labels with the trace and the span that a thread worked on, in hexadecimal digits as W3C's
+// Trace Context has them.
+const (
+	TraceLabel = "trace_id"
+	SpanLabel  = "span_id"
+)
+
+// serviceAttributes are labels that tell of which service a process is, by the names of OpenTelemetry's conventions.
+var serviceAttributes = []string{"service.name", "service.namespace", "service.version", "service.instance.id", "deployment.environment.name"}
+
+// IsServiceAttribute reports whether a label tells of which service a process is: its name, its version.
+func IsServiceAttribute(key string) bool { return slices.Contains(serviceAttributes, key) }
+
+// isOfResource reports whether a label is an attribute of a resource, and not of samples.
+func isOfResource(key string) bool { return key == containerKey || IsServiceAttribute(key) }
+
+// resources returns the labels of threads that tell of what they are a part, container or service, each set once and in order, and
+// by threads the number of theirs.
+func (p *Profile) resources() (sets [][]Label, of []int) {
+	own := func(t *Thread) (labels []Label) {
 		for _, l := range p.labels[t.Labels] {
-			if l.Key == containerKey {
-				return l.Value
+			if isOfResource(l.Key) {
+				labels = append(labels, l)
 			}
 		}
-		return ""
+		return labels
 	}
+	compare := func(a, b []Label) int { return slices.CompareFunc(a, b, compareLabels) }
 	for i := range p.threads {
-		names = append(names, name(&p.threads[i]))
+		sets = append(sets, own(&p.threads[i]))
 	}
-	slices.Sort(names)
-	names = slices.Compact(names)
+	slices.SortFunc(sets, compare)
+	sets = slices.CompactFunc(sets, slices.Equal)
 	for i := range p.threads {
-		n, _ := slices.BinarySearch(names, name(&p.threads[i]))
+		n, _ := slices.BinarySearchFunc(sets, own(&p.threads[i]), compare)
 		of = append(of, n)
 	}
-	return names, of
+	return sets, of
 }
 
-// resource returns a ResourceProfiles: one profile, of the samples that are in a
-// container.
-func (e *otlpEncoder) resource(p *Profile, resource []Label, container string, isIn func(*sample) bool) []byte {
+// resource returns a ResourceProfiles: one profile, of the samples that are of what has
+// these labels of its own.
+func (e *otlpEncoder) resource(p *Profile, resource, own []Label, isIn func(*sample) bool) []byte {
 	var res, scope, body []byte
 	for _, l := range resource {
-		res = appendMessage(res, 1, keyValue(l.Key, l.Value))
+		if !slices.ContainsFunc(own, func(o Label) bool { return o.Key == l.Key }) {
+			res = appendMessage(res, 1, keyValue(l.Key, l.Value))
+		}
 	}
-	if container != "" {
-		res = appendMessage(res, 1, keyValue("container.id", container))
+	for _, l := range own {
+		res = appendMessage(res, 1, keyValue(cmp.Or(otlpNames[l.Key], l.Key), l.Value))
 	}
 	name, version, _ := strings.Cut(p.Meta.Tool, " ")
 	scope = appendText(scope, 1, name)
@@ -136,6 +160,7 @@ func (e *otlpEncoder) profile(p *Profile, m *Meta, isIn func(*sample) bool) []by
 		}
 		msg = appendNumber(msg[:0], 1, int64(e.stack(p, s.node)))
 		msg = appendMessage(msg, 2, e.thread(p, s.thread))
+		msg = appendNumber(msg, 3, int64(e.link(p, s.thread)))
 		values = binary.AppendUvarint(values[:0], uint64(v))
 		msg = appendMessage(msg, 4, values)
 		out = appendMessage(out, 2, msg)
@@ -176,9 +201,40 @@ const containerKey = "container"
 
 // otlpNames are the names of OpenTelemetry's conventions for labels.
 var otlpNames = map[string]string{
-	"cpu":   "cpu.logical_number",
-	"state": "thread.state",
-	"unit":  "systemd.unit",
+	"cpu":        "cpu.logical_number",
+	"state":      "thread.state",
+	"unit":       "systemd.unit",
+	containerKey: "container.id",
+}
+
+// link returns the number of the link to the trace and the span of a thread, which it enters; 0 where there is none.
+func (e *otlpEncoder) link(p *Profile, thread uint32) uint64 {
+	var trace, span string
+	for _, l := range p.labels[p.threads[thread].Labels] {
+		switch l.Key {
+		case TraceLabel:
+			trace = l.Value
+		case SpanLabel:
+			span = l.Value
+		}
+	}
+	msg := linkOf(trace, span)
+	n, ok := e.links[string(msg)]
+	if !ok {
+		n = uint64(len(e.links))
+		e.links[string(msg)] = n
+	}
+	return n
+}
+
+// linkOf returns the Link to a trace and a span; nil where these are none.
+func linkOf(trace, span string) []byte {
+	t, err1 := hex.DecodeString(trace)
+	s, err2 := hex.DecodeString(span)
+	if err1 != nil || err2 != nil || len(t) != 16 || len(s) != 8 {
+		return nil
+	}
+	return appendText(appendText(nil, 1, string(t)), 2, string(s))
 }
 
 // thread returns the attributes of a thread, as a list of their indexes.
@@ -193,12 +249,27 @@ func (e *otlpEncoder) thread(p *Profile, id uint32) []byte {
 		list = e.attribute(list, "thread.name", anyText(comm))
 	}
 	for _, l := range p.labels[t.Labels] {
-		if l.Key != containerKey {
+		if !isOfResource(l.Key) && !isLinked(p.labels[t.Labels], l.Key) {
 			list = e.attribute(list, cmp.Or(otlpNames[l.Key], l.Key), anyText(l.Value))
 		}
 	}
 	e.threads[id] = list
 	return list
+}
+
+// isLinked reports whether a label of a set is in its link.
+func isLinked(labels []Label, key string) bool {
+	if key != TraceLabel && key != SpanLabel {
+		return false
+	}
+	value := func(key string) string {
+		i := slices.IndexFunc(labels, func(l Label) bool { return l.Key == key })
+		if i < 0 {
+			return ""
+		}
+		return labels[i].Value
+	}
+	return linkOf(value(TraceLabel), value(SpanLabel)) != nil
 }
 
 // attribute appends the index of an attribute, an AnyValue under a name.
@@ -262,7 +333,13 @@ func (e *otlpEncoder) encodePlaces(p *Profile) {
 		msg = appendNumber(msg, 4, int64(f.startLine))
 		add(otlpFunctions, msg)
 	}
-	add(otlpLinks, nil)
+	links := make([]string, len(e.links))
+	for msg, n := range e.links {
+		links[n] = msg
+	}
+	for _, msg := range links {
+		add(otlpLinks, []byte(msg))
+	}
 }
 
 // wireFixed64 is protobuf's type of a field of 8 bytes.

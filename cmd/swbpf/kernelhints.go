@@ -19,6 +19,7 @@ type kernelHints interface {
 	SetStartsAbove(pid int) error
 	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
 	SetThreadFrames(pid, tid int, f loader.ThreadFrames) error
+	SetThreadContext(pid int, place *procstate.ThreadContextPlace) error
 	SetGoProcess(pid int, o loader.GoOffsets, others ...loader.GoOffsets) error
 	ForgetGoProcess(pid int) error
 }

@@ -60,7 +60,12 @@ type labeller struct {
 
 	goroutines map[string]uint32 // numbers, from 1 on, of the labels of goroutines
 	lacks      bool              // there were more
-	buf        []byte
+
+	processes   uint32            // that share what they are
+	contexts    map[string]uint32 // numbers, from 1 on, of what threads work on
+	lacksTraces bool              // there were more
+	scratch     []profile.Label
+	buf         []byte
 
 	sets    map[labelKey]uint32
 	last    labelKey // of the sample before
@@ -75,6 +80,9 @@ type labelKey struct {
 	state  loader.Blocked
 
 	goroutine uint32 // in goroutines; 0: it has no labels
+	process   uint32 // what its process shares, by sharedContext.id; 0: nothing
+	context   uint32 // in contexts; 0: the thread does not tell what it works on
+	untraced  bool   // but for which trace
 }
 
 // processCgroup is what /proc said of a process.
@@ -103,7 +111,7 @@ func newLabeller(b *profile.Builder) *labeller {
 }
 
 func makeLabeller(b *profile.Builder) *labeller {
-	return &labeller{builder: b, byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, goroutines: map[string]uint32{}, sets: map[labelKey]uint32{}}
+	return &labeller{builder: b, byPID: map[int32]processCgroup{}, paths: map[string]string{}, forgetAt: maxCgroups, goroutines: map[string]uint32{}, contexts: map[string]uint32{}, sets: map[labelKey]uint32{}}
 }
 
 func (l *labeller) close() {
@@ -118,7 +126,8 @@ func (l *labeller) close() {
 func (l *labeller) forget() {
 	clear(l.sets)
 	clear(l.goroutines)
-	l.lacks = false
+	clear(l.contexts)
+	l.lacks, l.lacksTraces = false, false
 	clear(l.paths)
 	for _, c := range l.byPID {
 		l.paths[c.path] = c.path
@@ -128,8 +137,8 @@ func (l *labeller) forget() {
 	}
 }
 
-// of returns the number of a sample's labels.
-func (l *labeller) of(s *loader.Sample) uint32 {
+// of returns the number of a sample's labels. shared is what its process shares, or nil.
+func (l *labeller) of(s *loader.Sample, shared *sharedContext) uint32 {
 	key := labelKey{cgroup: s.Cgroup}
 	if l.withCPU && !s.Unsampled {
 		key.cpu = s.CPU + 1
@@ -143,12 +152,18 @@ func (l *labeller) of(s *loader.Sample) uint32 {
 	if s.LabelRegions > 0 && !s.Unsampled {
 		key.goroutine = l.ofGoroutine(s)
 	}
+	if shared != nil {
+		key.process = shared.id
+		if s.ContextRegions > 0 && shared.told && !s.Unsampled {
+			key.context, key.untraced = l.ofContext(s, shared)
+		}
+	}
 	if key == l.last && len(l.sets) > 0 {
 		return l.lastSet
 	}
 	set, ok := l.sets[key]
 	if !ok {
-		set = l.builder.Labels(l.labels(key, s)...)
+		set = l.builder.Labels(l.labels(key, s, shared)...)
 		l.sets[key] = set
 	}
 	l.last, l.lastSet = key, set
@@ -180,12 +195,50 @@ func (l *labeller) ofGoroutine(s *loader.Sample) uint32 {
 	return n
 }
 
-// notes tells what labels are missing.
-func (l *labeller) notes() []string {
-	if !l.lacks {
-		return nil
+// maxContexts bounds the different traces, spans and attributes that threads tell of, as maxGoroutineLabels does labels.
+// Beyond the first of these just attributes are told.
+const (
+	maxTracedContexts = 1 << 14
+	maxContexts       = 2 * maxTracedContexts
+)
+
+// ofContext returns the number of what the thread of a sample works on, and whether that is without its trace.
+func (l *labeller) ofContext(s *loader.Sample, shared *sharedContext) (n uint32, untraced bool) {
+	record := s.ThreadContext()
+	for _, withTrace := range []bool{true, false} {
+		l.buf = strconv.AppendUint(l.buf[:0], shared.process.Published, 16)
+		if shared.id != 0 {
+			l.buf = strconv.AppendUint(append(l.buf, ' '), uint64(shared.id), 16)
+		}
+		start := len(l.buf)
+		if l.buf = shared.appendKeyOf(append(l.buf, 0), record, withTrace); len(l.buf) == start+1 {
+			return 0, false
+		}
+		if n, ok := l.contexts[string(l.buf)]; ok {
+			return n, !withTrace
+		}
+		limit := maxTracedContexts
+		if !withTrace {
+			l.lacksTraces, limit = true, maxContexts
+		}
+		if len(l.contexts) < limit {
+			n = uint32(len(l.contexts) + 1)
+			l.contexts[string(l.buf)] = n
+			return n, !withTrace
+		}
 	}
-	return []string{fmt.Sprintf("samples lack labels of their goroutines, of which there are more than %d different ones", maxGoroutineLabels)}
+	return 0, false
+}
+
+// notes tells what labels are missing.
+func (l *labeller) notes() (notes []string) {
+	if l.lacksTraces {
+		notes = append(notes, fmt.Sprintf("samples lack their traces, of which there are more than %d different ones with spans", maxTracedContexts))
+	}
+	if !l.lacks {
+		return notes
+	}
+	return append(notes, fmt.Sprintf("samples lack labels of their goroutines, of which there are more than %d different ones", maxGoroutineLabels))
 }
 
 // ofProcess returns the cgroup of a process by /proc, where the unified
@@ -210,7 +263,7 @@ func (l *labeller) ofProcess(pid int32, now uint64) string {
 	return c.path
 }
 
-func (l *labeller) labels(key labelKey, s *loader.Sample) []profile.Label {
+func (l *labeller) labels(key labelKey, s *loader.Sample, shared *sharedContext) []profile.Label {
 	labels := slices.Clone(l.fixed)
 	add := func(key, value string) {
 		if value != "" {
@@ -230,7 +283,18 @@ func (l *labeller) labels(key labelKey, s *loader.Sample) []profile.Label {
 	}
 	if key.goroutine != 0 {
 		for label := range s.GoLabels() {
-			add(l.keyOfGoroutine(string(label.Key)), goLabelText(&label))
+			add(l.keyOf("go", string(label.Key)), goLabelText(&label))
+		}
+	}
+	if key.process != 0 {
+		for _, label := range shared.labels {
+			add(l.keyOf("otel", label.Key), label.Value)
+		}
+	}
+	if key.context != 0 {
+		l.scratch = shared.appendContext(l.scratch[:0], s.ThreadContext(), !key.untraced)
+		for _, label := range l.scratch {
+			add(l.keyOf("otel", label.Key), strings.ToValidUTF8(label.Value, "\ufffd"))
 		}
 	}
 	return labels
@@ -254,11 +318,11 @@ func (l *labeller) cgroupOf(key labelKey, s *loader.Sample) string {
 	return path
 }
 
-// keyOfGoroutine returns the key of a goroutine's label: others than it has are as they are.
-func (l *labeller) keyOfGoroutine(key string) string {
+// keyOf returns the key of a label that a program gives: those that samples have by themselves are told from it.
+func (l *labeller) keyOf(program, key string) string {
 	key = strings.ToValidUTF8(key, "\ufffd")
 	if slices.Contains(ownLabels, key) || slices.ContainsFunc(l.fixed, func(l profile.Label) bool { return l.Key == key }) {
-		return "go." + key
+		return program + "." + key
 	}
 	return key
 }

@@ -124,6 +124,8 @@ type walkedProcess struct {
 	slack      uint64 // what is needed above the SP of threads' outermost frames
 	forget     int    // size of ends or parts at which threads that have ended are forgotten
 
+	shared *sharedContext
+
 	unpackLooks int    // that were made for a program that was unpacked into memory
 	unpackNext  uint64 // when the next one may be, CLOCK_MONOTONIC ns
 }
@@ -206,7 +208,7 @@ func (p *pipeline) add(s *loader.Sample) {
 		p.addStack(s)
 	}
 	p.builder.SetTime(int64(s.Time))
-	thread := profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm, Labels: p.labels.of(s), Event: uint8(s.Event)}
+	thread := profile.Thread{PID: s.PID, TID: s.TID, Comm: s.Comm, Labels: p.labels.of(s, p.sharedBy(s)), Event: uint8(s.Event)}
 	if thread.Comm[0] == 0 {
 		thread.Comm = p.programOf(s)
 	}
@@ -331,6 +333,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	p.learnStackEnd(wp, s, err)
 	p.learnFrames(wp, s)
 	p.learnStackParts(wp, s, err)
+	p.learnShared(wp, s)
 	return reason
 }
 
@@ -401,6 +404,7 @@ func (p *pipeline) process(s *loader.Sample) *walkedProcess {
 		parts:    map[int32]*stackParts{},
 		ends:     map[int32]uint64{},
 		forget:   maxEnded,
+		shared:   new(sharedContext),
 	}
 	if !p.past {
 		wp.snapshot.SetLiveCode(procstate.NewLiveCode(int(s.PID), proc.Exe))

@@ -25,6 +25,7 @@ func (f forgotten) SetStartsAbove(int) error                            { return
 func (f forgotten) SetThreadFrames(int, int, loader.ThreadFrames) error { return nil }
 
 func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error           { return nil }
+func (f forgotten) SetThreadContext(int, *procstate.ThreadContextPlace) error     { return nil }
 func (f forgotten) SetGoProcess(int, loader.GoOffsets, ...loader.GoOffsets) error { return nil }
 func (f forgotten) ForgetGoProcess(pid int) error                                 { f[pid] = true; return nil }
 
@@ -118,7 +119,7 @@ func TestLabelsForgotten(t *testing.T) {
 	l.fixed = []profile.Label{{Key: "build", Value: "42"}}
 	for part := range 3 {
 		for cgroup := range uint64(10) {
-			b.Add(profile.Thread{PID: 1, Labels: l.of(&loader.Sample{PID: noPID, Cgroup: 1<<40 + cgroup})}, []profile.Loc{{Addr: 1}}, "", 1, 1)
+			b.Add(profile.Thread{PID: 1, Labels: l.of(&loader.Sample{PID: noPID, Cgroup: 1<<40 + cgroup}, nil)}, []profile.Loc{{Addr: 1}}, "", 1, 1)
 		}
 		if len(l.sets) != 10 {
 			t.Errorf("part %d: %d sets of labels, want 10", part, len(l.sets))

@@ -427,7 +427,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 // take takes over the stacks and tasks of a process, and walks its goroutines and virtual threads
 // until ctx is done.
 func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *walkOptions) {
-	p.exe, p.arch = ps.Executable, ps.Arch
+	p.exe, p.arch, p.context = ps.Executable, ps.Arch, ps.Context
 	for i := range ps.Stacks {
 		s := &ps.Stacks[i]
 		t := threadWalk{
@@ -435,6 +435,7 @@ func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *
 			stackWalk: stackWalk{walker: s.Walker, stack: s.Frames, err: s.Err},
 		}
 		t.takeJava(s.Java)
+		t.work = s.Work
 		p.threads = append(p.threads, t)
 	}
 	p.takePython(ps.PythonLocks)
@@ -464,6 +465,10 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		core.Close()
 		return nil, err
 	}
+	contexts := procstate.ContextsOf(core)
+	if contexts != nil {
+		pw.context = contexts.Process
+	}
 	var java *hotspot.Moment
 	if heap := hotspot.NewHeap(0, core, core.Libraries()); heap != nil {
 		java = heap.At(core)
@@ -481,6 +486,10 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		pw.frames.Keep(len(t.stack))
 		if java != nil {
 			t.takeJava(java.Thread(tid))
+		}
+		var regs procstate.Regs
+		if contexts != nil && core.Registers(tid, &regs) == nil {
+			t.work = contexts.Of(core, &regs)
 		}
 		pw.threads = append(pw.threads, t)
 	}

@@ -29,6 +29,7 @@ type processWalk struct {
 	goroutines goroutineWalks
 	virtual    virtualWalks
 	tasks      taskWalks
+	context    procstate.ProcessContext // what it tells profilers of itself
 	deadlocks  []deadlock
 	python     []stackwalk.PythonLock
 
@@ -60,6 +61,7 @@ type threadWalk struct {
 	java      *hotspot.Thread         // what Java knows of it; nil where it is not Java's
 	hasGIL    bool                    // it has the lock of an interpreter of CPython
 	tasks     []*stackwalk.PythonTask // of asyncio that are on it, innermost first
+	work      *procstate.ThreadWork   // what it works on, as its program tells; nil where it does not
 }
 
 // walkFrame is a logical frame: a frame of the stack, or a call that was

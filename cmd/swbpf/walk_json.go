@@ -20,6 +20,8 @@ type (
 		WalkNs    int64        `json:"walk_ns"`
 		Threads   []jsonThread `json:"threads"`
 
+		Resource map[string]string `json:"resource,omitempty"` // what it tells profilers of itself
+
 		// Deadlocks are threads each of which waits for what the next one has, and the last for what the first one has.
 		Deadlocks [][]jsonParty `json:"deadlocks,omitempty"`
 
@@ -56,6 +58,10 @@ type (
 		Java        *jsonJava         `json:"java,omitempty"`
 		GIL         bool              `json:"gil,omitempty"`   // it has the lock of an interpreter of CPython
 		Tasks       []string          `json:"tasks,omitempty"` // IDs of those of asyncio that are on it, the innermost first
+
+		Trace      string            `json:"trace_id,omitempty"` // what it works on, as its program tells
+		Span       string            `json:"span_id,omitempty"`
+		Attributes map[string]string `json:"attributes,omitempty"`
 	}
 
 	// jsonParty is a thread of a deadlock: its TID, or the ID of a virtual one of Java.
@@ -172,7 +178,8 @@ type (
 // one by one, where the others have room for them.
 func writeWalkJSON(w io.Writer, p *processWalk) error {
 	out := jsonProcess{PID: p.pid, Exe: p.exe, Arch: p.arch.Name, StoppedNs: p.stopped.Nanoseconds(),
-		WalkNs: p.took.Nanoseconds(), Threads: make([]jsonThread, 0, len(p.threads))}
+		WalkNs: p.took.Nanoseconds(), Threads: make([]jsonThread, 0, len(p.threads)),
+		Resource: attributesMap(p.context.Resource)}
 	for i := range p.threads {
 		t := &p.threads[i]
 		jt := jsonThread{TID: int32(t.tid), Name: t.name, State: t.state, Complete: t.complete(),
@@ -188,6 +195,9 @@ func writeWalkJSON(w io.Writer, p *processWalk) error {
 		}
 		if t.java != nil {
 			jt.Java = &jsonJava{t.java.ID, t.java.State, blockerOf(t.java)}
+		}
+		if t.work != nil {
+			jt.Trace, jt.Span, jt.Attributes = t.work.Trace, t.work.Span, attributesMap(t.work.Attributes)
 		}
 		out.Threads = append(out.Threads, jt)
 	}

@@ -28,6 +28,9 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 		head += ", " + plural(n, "virtual thread")
 	}
 	head += p.tasks.text()
+	if name := serviceText(p.context.Resource); name != "" {
+		head += ", service " + printable(name)
+	}
 	if p.live {
 		head += ", stopped for " + duration(p.stopped)
 	}
@@ -167,6 +170,7 @@ func groupHead(g []*threadWalk) string {
 		fmt.Fprintf(&b, ", goroutines %s", ranges(ids))
 	}
 	b.WriteString(labelsText(labels))
+	b.WriteString(workText(g))
 	var virtual []uint64
 	for _, t := range g {
 		if t.virtual != nil {
