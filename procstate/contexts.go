@@ -24,6 +24,9 @@ type Contexts struct {
 // ContextsOf returns what reads them of p, nil where its program tells nothing.
 func ContextsOf(p ProcessState) *Contexts {
 	c := &Contexts{arch: p.Arch()}
+	if libs := p.Libraries(); libs != nil {
+		_ = libs.Update() // else what was known before will do
+	}
 	at := uint64(0)
 	if core, ok := p.(*Core); ok {
 		at = core.processContext()

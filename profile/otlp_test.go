@@ -2,6 +2,7 @@ package profile
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"io"
 	"maps"
 	"slices"
@@ -250,5 +251,57 @@ func TestOTLPContainers(t *testing.T) {
 	}
 	if n := len(r.tables[otlpStacks]); n != 2 {
 		t.Errorf("%d stacks, want one beside the empty", n)
+	}
+}
+
+// What threads worked on is a link, and the service that their process is has a resource of its own.
+func TestOTLPTraces(t *testing.T) {
+	const trace, span, other = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "00f067aa0ba902b8"
+	b := NewBuilder()
+	module := b.Module(Module{Path: "/usr/bin/app", Kind: Native})
+	shop := Label{"service.name", "shop"}
+	sets := [][]Label{
+		{},
+		{shop, {"service.version", "1.2"}, {TraceLabel, trace}, {SpanLabel, span}, {"http.route", "/pay"}},
+		{shop, {"service.version", "1.2"}, {TraceLabel, trace}, {SpanLabel, other}},
+		{shop, {"service.version", "1.2"}},
+		{{TraceLabel, "no trace"}, {SpanLabel, span}}, // labels of a program's own
+		{{TraceLabel, trace}, {SpanLabel, span}},
+	}
+	for i, set := range sets {
+		thread := Thread{PID: 1, TID: int32(i), Comm: Comm("app"), Labels: b.Labels(set...)}
+		b.Add(thread, []Loc{{module, 0x10}}, "", 1, 1)
+	}
+	r := readOTLP(t, b.Finish(Meta{Tool: "swbpf 1.2", Value: ValueType{"cpu", "nanoseconds"}}, nil), Label{"host.name", "h"}, Label{"service.name", "machine"})
+	wantResources := []map[string]string{
+		{"host.name": "h", "service.name": "machine"}, {"host.name": "h", "service.name": "shop", "service.version": "1.2"},
+	}
+	if !slices.EqualFunc(r.resource, wantResources, maps.Equal) {
+		t.Errorf("resources %v, want %v", r.resource, wantResources)
+	}
+	type linked struct{ trace, span string }
+	got := map[int64]linked{}
+	for _, p := range r.profiles {
+		for _, f := range p[2] {
+			s := f.message(t)
+			attributes := r.attributes(s, 2)
+			link := r.entry(otlpLinks, s.number(3))
+			tid := attributes["thread.id"].(int64)
+			got[tid] = linked{hex.EncodeToString([]byte(link.text(1))), hex.EncodeToString([]byte(link.text(2)))}
+			_, hasTrace := attributes[TraceLabel]
+			if hasTrace != (tid == 4) {
+				t.Errorf("thread %d has %v", tid, attributes)
+			}
+			if tid == 1 && attributes["http.route"] != "/pay" || attributes["service.name"] != nil {
+				t.Errorf("thread %d has %v", tid, attributes)
+			}
+		}
+	}
+	want := map[int64]linked{0: {}, 1: {trace, span}, 2: {trace, other}, 3: {}, 4: {}, 5: {trace, span}}
+	if !maps.Equal(got, want) {
+		t.Errorf("links %v, want %v", got, want)
+	}
+	if n := len(r.tables[otlpLinks]); n != 3 {
+		t.Errorf("%d links, want two beside the empty", n)
 	}
 }

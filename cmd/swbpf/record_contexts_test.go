@@ -1,10 +1,21 @@
 package main
 
 import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	pprof "github.com/google/pprof/profile"
+
+	"github.com/swbpf/swbpf/loader"
+	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/profile"
 )
 
 // contextsProgram builds a program whose threads tell what they work on, with the variable in it or in a library built in a way.
@@ -61,6 +72,26 @@ func TestRecordContexts(t *testing.T) {
 	}
 }
 
+// A process may tell what it is, and nothing of its threads.
+func TestRecordProcessContext(t *testing.T) {
+	t.Parallel()
+	program, _ := contextsProgram(t, "-mtls-dialect=gnu2")
+	r := runRecord(t, "-F", "499", "--", program, "2", "none")
+	var with, traces, all int64
+	for _, s := range r.profile.Sample {
+		all += s.Value[0]
+		if label(s, "service.name") == "shop" && label(s, "service.version") == "1.2" && label(s, "telemetry.sdk.language") == "" {
+			with += s.Value[0]
+		}
+		if label(s, "trace_id") != "" || label(s, "http.route") != "" {
+			traces += s.Value[0]
+		}
+	}
+	if float64(with) < 0.5*float64(all) || traces > 0 { // it is looked for after 250 ms, in a batch of samples
+		t.Errorf("of %d samples %d have the service, %d traces", all, with, traces)
+	}
+}
+
 func checkContexts(t *testing.T, samples []*pprof.Sample) {
 	t.Helper()
 	var of, with, wrong int64
@@ -90,5 +121,165 @@ func checkContexts(t *testing.T, samples []*pprof.Sample) {
 	t.Logf("%d of %d samples, %d spans", with, of, len(spans))
 	if wrong > 0 || of < 300 || float64(with) < 0.9*float64(of) || len(spans) < 50 {
 		t.Errorf("of %d samples %d have what their thread worked on, %d spans; of %d kinds that is wrong", of, with, len(spans), wrong)
+	}
+}
+
+// A walk has what threads work on at that moment, of a copy, of the process itself and of a core, and says it.
+func TestWalkContexts(t *testing.T) {
+	t.Parallel()
+	program, library := contextsProgram(t, "-mtls-dialect=gnu2")
+	own, _ := contextsProgram(t, "")
+	for name, command := range map[string][]string{"program": {own, "60"}, "library": {program, "60", library}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(command[0], command[1:]...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			pid := strconv.Itoa(cmd.Process.Pid)
+			seen := map[string]int{}
+			for n := 0; n < 100 && (seen["checkout"] < 2 || seen["login"] < 2 || seen["unpublished"] < 2); n++ {
+				args := []string{"--json", pid}
+				if n%3 == 1 {
+					args = append(args, "--args")
+				}
+				checkWalkedContexts(t, seen, args...)
+			}
+			dump := filepath.Join(t.TempDir(), "core")
+			for n := 0; n < 20 && seen["in a core"] < 1; n++ {
+				if out, err := exec.Command("gcore", "-o", dump, pid).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				before := seen["checkout"] + seen["login"]
+				checkWalkedContexts(t, seen, "--json", "--core", dump+"."+pid)
+				seen["in a core"] += seen["checkout"] + seen["login"] - before
+			}
+			if seen["checkout"] < 2 || seen["login"] < 2 || seen["unpublished"] < 2 || seen["in a core"] < 1 {
+				t.Errorf("threads in %v", seen)
+			}
+		})
+	}
+}
+
+func checkWalkedContexts(t *testing.T, seen map[string]int, args ...string) {
+	t.Helper()
+	out, stderr, code := runWalk(t, args...)
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	var p jsonProcess
+	if err := json.Unmarshal([]byte(out), &p); err != nil {
+		t.Fatal(err)
+	}
+	told := p.Resource["service.name"] == "shop" && p.Resource["telemetry.sdk.language"] == "c"
+	for _, th := range p.Threads {
+		var functions []string
+		for _, f := range th.Frames {
+			functions = append(functions, f.Function)
+		}
+		digits, route, ok := contextOf(functions)
+		if !ok {
+			continue
+		}
+		wantTrace := strings.Repeat(digits, 16)
+		if th.Trace != wantTrace || (len(th.Span) == 16) != (digits != "") || th.Attributes["http.route"] != route {
+			t.Errorf("%v: %q is in trace %q, span %q, %v", args, functions, th.Trace, th.Span, th.Attributes)
+		}
+		if !told {
+			t.Errorf("%v: the process is %v", args, p.Resource)
+		}
+		switch digits {
+		case "01":
+			seen["checkout"]++
+		case "02":
+			seen["login"]++
+		default:
+			seen["unpublished"]++
+		}
+	}
+}
+
+// What threads of a group have in common is told.
+func TestWorkText(t *testing.T) {
+	work := func(trace, span string, attributes ...string) *procstate.ThreadWork {
+		w := &procstate.ThreadWork{Trace: trace, Span: span}
+		for i := 0; i < len(attributes); i += 2 {
+			w.Attributes = append(w.Attributes, procstate.ContextAttribute{Key: attributes[i], Value: attributes[i+1]})
+		}
+		return w
+	}
+	for _, c := range []struct {
+		of   []*procstate.ThreadWork
+		want string
+	}{
+		{[]*procstate.ThreadWork{nil}, ""},
+		{[]*procstate.ThreadWork{work("", "")}, ""},
+		{[]*procstate.ThreadWork{work("aa", "b1", "route", "/x")}, `, span b1 of trace aa {"route": "/x"}`},
+		{[]*procstate.ThreadWork{work("aa", "b1", "route", "/x", "n", "1"), work("aa", "b2", "route", "/x", "n", "2")}, `, in trace aa {"route": "/x"}`},
+		{[]*procstate.ThreadWork{work("aa", "b1", "route", "/x"), work("bb", "b2")}, `, in 2 traces`},
+		{[]*procstate.ThreadWork{work("aa", "b1", "route", "/x"), nil}, `, in trace aa`},
+		{[]*procstate.ThreadWork{nil, work("aa", "b1", "route", "/x")}, `, in trace aa`},
+		{[]*procstate.ThreadWork{work("", "", "route", "/x")}, ` {"route": "/x"}`},
+	} {
+		var g []*threadWalk
+		for _, w := range c.of {
+			g = append(g, &threadWalk{work: w})
+		}
+		if got := workText(g); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// Beyond so many traces samples have the attributes of their threads alone, and beyond so many of these nothing.
+func TestLabelsOfContexts(t *testing.T) {
+	b := profile.NewBuilder()
+	l := makeLabeller(b)
+	shared := &sharedContext{told: true, id: 1, labels: []profile.Label{{Key: "service.name", Value: "shop"}}}
+	shared.process.ThreadKeys = []string{"route", "pid"}
+	labelsOf := func(trace uint32, attributes string) map[string]string {
+		record := make([]byte, procstate.ThreadContextHead)
+		binary.LittleEndian.PutUint32(record, trace)
+		record[16], record[24] = 1, 1
+		binary.LittleEndian.PutUint16(record[26:], uint16(len(attributes)))
+		s := &loader.Sample{PID: noPID, Regions: []procstate.Region{{Data: append(record, attributes...)}}, ContextRegions: 1}
+		key := labelKey{process: shared.id}
+		key.context, key.untraced = l.ofContext(s, shared)
+		m := map[string]string{}
+		for _, label := range l.labels(key, s, shared) {
+			m[label.Key] = label.Value
+		}
+		return m
+	}
+	got := labelsOf(1, "\x00\x02/x\x01\x01p\x07\x01z")
+	want := map[string]string{"service.name": "shop", "trace_id": "01000000" + strings.Repeat("0", 24), "span_id": "01" + strings.Repeat("0", 14), "route": "/x", "otel.pid": "p"}
+	if !maps.Equal(got, want) {
+		t.Errorf("labels %v, want %v", got, want)
+	}
+	if !shared.lacks || shared.next != 0 {
+		t.Error("that an attribute has no name has no consequence")
+	}
+	for i := range uint32(maxTracedContexts - 1) {
+		if got := labelsOf(2+i, ""); got["trace_id"] == "" {
+			t.Fatalf("trace %d: %v", i, got)
+		}
+	}
+	if notes := l.notes(); len(notes) > 0 {
+		t.Errorf("%q", notes)
+	}
+	for range 2 {
+		if got := labelsOf(1<<30, "\x00\x02/y"); got["trace_id"] != "" || got["route"] != "/y" {
+			t.Errorf("one too many: %v", got)
+		}
+	}
+	for i := range uint32(maxContexts) {
+		labelsOf(1<<30, fmt.Sprintf("\x00\x08%08x", i))
+	}
+	if got := labelsOf(1<<30, "\x00\x02/z"); got["route"] != "" || got["service.name"] != "shop" {
+		t.Errorf("one too many: %v", got)
+	}
+	if notes := l.notes(); len(notes) != 1 || len(l.contexts) > maxContexts {
+		t.Errorf("%q, %d", notes, len(l.contexts))
 	}
 }
