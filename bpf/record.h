@@ -168,6 +168,7 @@ enum limits {
 	MAX_LABELS = 16,         /* of a goroutine */
 	MAX_LABEL = 128,         /* bytes of a string of those */
 	MAX_CONTEXT = 640,       /* bytes of what a thread works on */
+	MAX_MAP = 64,            /* entries of a map that are looked through for that, and buckets */
 	MAX_OBJECTS = 32,        /* that frames refer to, of which a word is copied */
 	FRAMES_OF_PROCESS = 1 << 30, /* no tid is as large */
 	GO_RUNTIME = 1 << 24,        /* nor this: what is added to a tgid for each further runtime of Go */
@@ -353,6 +354,11 @@ struct thread_context {
 	u64 module;  /* number of the storage in it, */
 	s64 count;   /* and where in it is how many there are */
 	u64 offset;  /* of the variable in the storage */
+	/* Where the record is that of an object in a map of V8's, which the variable leads to (struct map_context): */
+	u16 table;      /* where in a map the address of its table is; 0: it is no such variable */
+	u16 table_head; /* bytes of a table before the counts of what it has */
+	u16 record;     /* where in the object the record's address is, or 0 and then that */
+	u16 unused;
 };
 
 /* Where to find the running goroutine's stacks in a Go process. */

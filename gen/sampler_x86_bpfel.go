@@ -321,6 +321,7 @@ const (
 	SamplerLimitsMAX_LABELS        SamplerLimits = 16
 	SamplerLimitsMAX_LABEL         SamplerLimits = 128
 	SamplerLimitsMAX_CONTEXT       SamplerLimits = 640
+	SamplerLimitsMAX_MAP           SamplerLimits = 64
 	SamplerLimitsMAX_OBJECTS       SamplerLimits = 32
 	SamplerLimitsFRAMES_OF_PROCESS SamplerLimits = 1073741824
 	SamplerLimitsGO_RUNTIME        SamplerLimits = 16777216
@@ -507,12 +508,16 @@ type SamplerStackParts struct {
 }
 
 type SamplerThreadContext struct {
-	_      structs.HostLayout
-	FromTp int64
-	Entry  uint64
-	Module uint64
-	Count  int64
-	Offset uint64
+	_         structs.HostLayout
+	FromTp    int64
+	Entry     uint64
+	Module    uint64
+	Count     int64
+	Offset    uint64
+	Table     uint16
+	TableHead uint16
+	Record    uint16
+	Unused    uint16
 }
 
 type SamplerThreadFrames struct {

@@ -245,6 +245,7 @@ func (s *Session) SetThreadContext(pid int, place *procstate.ThreadContextPlace)
 	}
 	v := gen.SamplerThreadContext{
 		FromTp: int64(place.FromThreadPointer), Entry: place.Entry, Module: place.Module, Count: place.Count, Offset: place.Offset,
+		Table: uint16(place.Map.Table), TableHead: uint16(place.Map.TableHead), Record: uint16(place.Map.Record),
 	}
 	if err := s.maps.ThreadContexts.Put(uint32(pid), &v); err != nil {
 		return fmt.Errorf("process %d: tell the kernel where its threads have what they work on: %w", pid, err)

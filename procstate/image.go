@@ -95,7 +95,7 @@ type Image struct {
 	goLists   goListsCache
 	jit       jitCache
 
-	contextOffset atomic.Uint64 // of ThreadContextSymbol in thread-local storage, and one more; 0: not looked for yet
+	context atomic.Pointer[contextVariable] // nil where it was not looked for yet
 }
 
 var imageCount atomic.Uint32

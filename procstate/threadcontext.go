@@ -1,6 +1,7 @@
 package procstate
 
 import (
+	"cmp"
 	"debug/elf"
 	"encoding/binary"
 	"iter"
@@ -11,30 +12,54 @@ import (
 // https://github.com/open-telemetry/opentelemetry-specification/blob/main/oteps/profiles/4947-thread-ctx.md).
 const ThreadContextSymbol = "otel_thread_ctx_v1"
 
+// MapContextSymbol is the variable of programs in JavaScript by Node.js: it leads to the record by way of the map of the current
+// asynchronous context, in which an object has its address (nodejs_v1_dev, a proposal for OpenTelemetry's profiler).
+const MapContextSymbol = "otel_thread_ctx_nodejs_v1"
+
 // ThreadContextPlace is where the threads of a process have the address of that record.
 type ThreadContextPlace struct {
 	ThreadStorage
-	Offset uint64 // of the variable in the storage
+	Offset uint64     // of the variable in the storage
+	Map    MapContext // where that is MapContextSymbol; else zero
 }
 
-// threadContextOffset returns where the variable is in a file's storage, if it has one.
-func (im *Image) threadContextOffset() (off uint64, ok bool) {
-	switch im.contextOffset.Load() {
-	case noContext:
-		return 0, false
-	case 0:
-		s, ok := im.ExportedSymbol(ThreadContextSymbol)
-		if !ok || s.Type != elf.STT_TLS || im.Arch() == nil || im.Arch().AddressWidth != 8 {
-			im.contextOffset.Store(noContext)
-			return 0, false
+// MapContext are the distances, in bytes, on the way by a map of V8's.
+type MapContext struct {
+	Table     int // from a map to the address of its table
+	TableHead int // from that to the counts of what it has
+	Record    int // from an object to the address of the record, or to 0 and then that
+}
+
+// nodeMap is what they are in Node.js, whose V8 compresses no pointers. From 24 on objects have a word more before the fields
+// of what is not JavaScript, for a garbage collector of C++, which they do not use.
+var nodeMap = MapContext{Table: 24, TableHead: 16, Record: 24}
+
+// contextVariable is the variable of a file.
+type contextVariable struct {
+	offset uint64 // in the storage
+	isMap  bool   // it is MapContextSymbol
+}
+
+// contextVariable returns the one of a file, nil when it has none.
+func (im *Image) contextVariable() *contextVariable {
+	v := im.context.Load()
+	if v == nil {
+		v = noContext
+		for _, name := range []string{ThreadContextSymbol, MapContextSymbol} {
+			if s, ok := im.ExportedSymbol(name); ok && s.Type == elf.STT_TLS && im.Arch() != nil && im.Arch().AddressWidth == 8 {
+				v = &contextVariable{s.Value, name == MapContextSymbol}
+				break
+			}
 		}
-		im.contextOffset.Store(s.Value + 1)
+		im.context.Store(v)
 	}
-	return im.contextOffset.Load() - 1, true
+	if v == noContext {
+		return nil
+	}
+	return v
 }
 
-// noContext is Image.contextOffset of a file without.
-const noContext = ^uint64(0)
+var noContext = new(contextVariable)
 
 // ThreadContextPlaceOf finds out where the threads of a process have it, if one of its files, or its program, does.
 func ThreadContextPlaceOf(p ProcessState) (place ThreadContextPlace, ok bool) {
@@ -42,10 +67,15 @@ func ThreadContextPlaceOf(p ProcessState) (place ThreadContextPlace, ok bool) {
 		if lib.Image == nil || lib.Image.Arch() != p.Arch() {
 			continue
 		}
-		if off, has := lib.Image.threadContextOffset(); has {
-			storage, ok := ThreadStorageOf(p, lib.Image, lib.Bias, lib.Path == p.ExecutablePath() || lib.Image.IsProgram())
-			return ThreadContextPlace{storage, off}, ok
+		v := lib.Image.contextVariable()
+		if v == nil {
+			continue
 		}
+		place.ThreadStorage, ok = ThreadStorageOf(p, lib.Image, lib.Bias, lib.Path == p.ExecutablePath() || lib.Image.IsProgram())
+		if place.Offset = v.offset; v.isMap {
+			place.Map = nodeMap
+		}
+		return place, ok
 	}
 	return place, false
 }
@@ -123,6 +153,9 @@ func ReadThreadContext(m Memory, a *Arch, place ThreadContextPlace, threadPointe
 		return nil
 	}
 	at, ok := m.ReadWord(base + place.Offset)
+	if place.Map != (MapContext{}) {
+		at, ok = place.Map.find(m, base+place.Offset)
+	}
 	if !ok || at == 0 {
 		return nil
 	}
@@ -132,4 +165,40 @@ func ReadThreadContext(m Memory, a *Arch, place ThreadContextPlace, threadPointe
 		return nil
 	}
 	return record[:ThreadContextHead+ReadPart(m, at+ThreadContextHead, record[ThreadContextHead:n])]
+}
+
+// maxMapContext bounds the entries of a map, and its buckets, as MAX_MAP of bpf/record.h.
+const maxMapContext = 64
+
+// find returns the address of the record that MapContextSymbol leads to, which is at variable: its words are the addresses of
+// where the map is and the key, a hash, and what is in place of a map, or an object, where there is none. Addresses of objects
+// have the lowest bit set.
+func (c *MapContext) find(m Memory, variable uint64) (at uint64, ok bool) {
+	word := func(addr uint64) uint64 {
+		v, _ := m.ReadWord(addr)
+		return v
+	}
+	slot, undefined := word(variable), word(variable+24)
+	if slot == 0 {
+		return 0, false
+	}
+	object, key := word(slot), word(word(variable+8))
+	if object == 0 || object == undefined || key == 0 {
+		return 0, false
+	}
+	table := word(object-1+uint64(c.Table)) - 1 + uint64(c.TableHead)
+	n, buckets := word(table)>>32+word(table+8)>>32, word(table+16)>>32
+	if n > maxMapContext || buckets > maxMapContext {
+		return 0, false
+	}
+	for entry := table + 24 + 8*buckets; n > 0; n, entry = n-1, entry+24 {
+		if word(entry) == key {
+			if object = word(entry + 8); object == undefined {
+				return 0, false
+			}
+			at = object - 1 + uint64(c.Record)
+			return cmp.Or(word(at), word(at+8)), true
+		}
+	}
+	return 0, false
 }
