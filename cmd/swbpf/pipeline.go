@@ -34,6 +34,9 @@ type pipeline struct {
 	goPIDs   map[int32][]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 	forgetGo int                          // size of goPIDs at which those that have ended are forgotten
 
+	sharers       map[int32]bool // processes whose threads tell what they work on, that the kernel side is told of
+	forgetSharers int            // their number at which those that have ended are forgotten
+
 	user      func(*loader.Sample) error // makes the user part of a sample p.stack, as addUser does
 	pcs       []unwind.PC
 	again     []unwind.PC   // of a second walk
@@ -146,6 +149,7 @@ func makePipeline(b *profile.Builder, names symbols.Options, labels *labeller) *
 		},
 		sampled: new(pidSet),
 		goPIDs:  map[int32][]loader.GoOffsets{}, forgetGo: maxEnded,
+		sharers: map[int32]bool{}, forgetSharers: maxEnded,
 
 		notSampled: b.Marker("[not sampled]"),
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 
 	"github.com/swbpf/swbpf/loader"
@@ -34,9 +35,6 @@ const maxMapsLook = 5
 // later samples.
 func (p *pipeline) learnShared(wp *walkedProcess, s *loader.Sample) {
 	c := wp.shared
-	if s.ContextRegions > 0 && !c.told && c.looks > 0 { // of another program under the number
-		p.kernel.SetThreadContext(int(s.PID), nil)
-	}
 	if s.Time < c.next {
 		return
 	}
@@ -47,11 +45,29 @@ func (p *pipeline) learnShared(wp *walkedProcess, s *loader.Sample) {
 		if place, ok := procstate.ThreadContextPlaceOf(wp.snapshot); ok {
 			c.told = p.kernel.SetThreadContext(int(s.PID), &place) == nil
 		}
+		p.noteShares(s.PID, c.told)
 	}
 	if c.at == 0 && !c.told && (c.looks < 3 || c.looks > maxMapsLook) {
 		return
 	}
 	p.readShared(c, int(s.PID))
+}
+
+// noteShares notes whether the threads of a process tell what they work on. Where those of another program under its number did, the
+// kernel side forgets it.
+func (p *pipeline) noteShares(pid int32, do bool) {
+	if !do {
+		if p.sharers[pid] {
+			delete(p.sharers, pid)
+			p.kernel.SetThreadContext(int(pid), nil)
+		}
+		return
+	}
+	if len(p.sharers) >= p.forgetSharers {
+		maps.DeleteFunc(p.sharers, func(pid int32, _ bool) bool { return hasEnded(pid, pid) })
+		p.forgetSharers = max(maxEnded, 2*len(p.sharers))
+	}
+	p.sharers[pid] = true
 }
 
 // readShared reads what the process tells of itself, if that is new.

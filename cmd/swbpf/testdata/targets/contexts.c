@@ -1,7 +1,8 @@
 /*
  * Two threads that tell profilers what they work on, as OpenTelemetry's SDKs do (OTEP 4719, 4947), and a third that
  * does not. Usage: contexts SECONDS [LIBRARY]: with a library the variable is in that, loaded now; with "-" in
- * one that is there already; with "none" nowhere, and just the process tells what it is; else here.
+ * one that is there already; with "none" nowhere, and just the process tells what it is; with "quiet" not even
+ * that; else here. With "sleep" behind that they sleep most of the time; with "exec" the program runs once more, quiet.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -99,10 +100,14 @@ static void publish_process(void)
 
 static void nothing(void *record) {}
 
+static int sleeps; /* and does not compute */
+
 APART static void spin(double seconds)
 {
 	double end = now() + seconds;
 
+	if (sleeps)
+		usleep(seconds * 1e6);
 	while (now() < end)
 		;
 }
@@ -158,17 +163,22 @@ static void *other(void *arg)
 int main(int argc, char **argv)
 {
 	pthread_t threads[2];
-	void *library = argc > 2 && argv[2][0] == '/' ? dlopen(argv[2], RTLD_NOW) : RTLD_DEFAULT;
+	const char *where = argc > 2 ? argv[2] : "", *how = argc > 3 ? argv[3] : "";
+	void *library = *where == '/' ? dlopen(where, RTLD_NOW) : RTLD_DEFAULT;
 
-	publish_record = argc > 2 && !strcmp(argv[2], "none") ? nothing : dlsym(library, "publish");
+	publish_record = !strcmp(where, "none") || !strcmp(where, "quiet") ? nothing : dlsym(library, "publish");
 	if (!publish_record)
 		return 2;
+	sleeps = !strcmp(how, "sleep");
 	until = now() + atof(argc > 1 ? argv[1] : "1");
-	publish_process();
+	if (strcmp(where, "quiet"))
+		publish_process();
 	pthread_create(&threads[0], NULL, serve, NULL);
 	pthread_create(&threads[1], NULL, other, NULL);
 	serve(NULL);
 	pthread_join(threads[0], NULL);
 	pthread_join(threads[1], NULL);
+	if (!strcmp(how, "exec"))
+		return execv("/proc/self/exe", (char *[]){ argv[0], argv[1], "quiet", NULL });
 	return 0;
 }
