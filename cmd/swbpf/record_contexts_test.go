@@ -57,9 +57,9 @@ func TestRecordContexts(t *testing.T) {
 		program, library := contextsProgram(t, c.way)
 		loads := map[string][]string{"": {program, "1.5"}}
 		if library != "" {
-			loads = map[string][]string{
-				" loaded":    {program, "1.5", library},
-				" preloaded": {"env", "LD_PRELOAD=" + library, program, "1.5", "-"},
+			loads = map[string][]string{" loaded": {program, "1.5", library}}
+			if testenv.Long() {
+				loads[" preloaded"] = []string{"env", "LD_PRELOAD=" + library, program, "1.5", "-"}
 			}
 		}
 		for how, command := range loads {
@@ -183,7 +183,7 @@ func TestRecordContextsExec(t *testing.T) {
 			}
 		}
 	}
-	if after < 300 || before < 200 || float64(with) < 0.7*float64(before) {
+	if after < 100 || before < 60 || float64(with) < 0.7*float64(before) {
 		t.Errorf("of %d samples %d have what their thread worked on, and then there are %d", before, with, after)
 	}
 }
@@ -215,7 +215,7 @@ func checkContexts(t *testing.T, samples []*pprof.Sample) {
 		}
 	}
 	t.Logf("%d of %d samples, %d spans", with, of, len(spans))
-	if wrong > 0 || of < 300 || float64(with) < 0.8*float64(of) || len(spans) < 50 {
+	if wrong > 0 || of < 60 || float64(with) < 0.75*float64(of) || len(spans) < 10 {
 		t.Errorf("of %d samples %d have what their thread worked on, %d spans; of %d kinds that is wrong", of, with, len(spans), wrong)
 	}
 }
