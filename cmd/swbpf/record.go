@@ -122,7 +122,10 @@ any time of the recording.
 Samples carry labels, by which pprof and 'swbpf view' can filter: pid, tid,
 comm; state, with --off-cpu and --wall; cgroup, container and unit (of systemd),
 where there are; cpu, with --sample-cpu; those that a goroutine has given itself
-(pprof.Do, from Go 1.24 on), 16 at most; and those of --label.
+(pprof.Do, from Go 1.24 on), 16 at most; trace_id, span_id and attributes of
+what a thread works on, and service.name and the like of its process, where the
+program tells profilers (OpenTelemetry's thread context and process context);
+and those of --label.
 
 ` + formatHelp + `
 With -o - what CMD prints goes to standard error.

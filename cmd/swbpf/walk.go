@@ -89,7 +89,9 @@ the thread that holds a lock (of glibc or musl, or one with priority
 inheritance), or whose end is waited for. A thread of Java (from JDK 8)
 has its whole name and, in brackets, what it does and waits for, and which
 thread has that: of monitors, locks, futures and Thread.join. Of CPython (3.7 to
-3.15) it is told which thread has the GIL, and which wait for it. A deadlock
+3.15) it is told which thread has the GIL, and which wait for it. Where the
+program tells profilers which trace and span a thread works on (OpenTelemetry's
+thread context), that is said as well. A deadlock
 comes first: threads each of which waits for what the next one has, and none of
 which gives up by itself.
 
