@@ -232,3 +232,32 @@ func TestDecodeReplacedReturns(t *testing.T) {
 		t.Errorf("one of two: %v", err)
 	}
 }
+
+// What a thread works on lies between frames of its runtime and labels of its goroutine, and belongs to neither.
+func TestDecodeContext(t *testing.T) {
+	regions := []testRegion{{0x1000, 16}, {0x2000, 8}, {0x3000, 40}, {0x4000, 32}, {0x5000, 3}}
+	set := func(frames, contexts, labels uint8) []byte {
+		rec := testRecord(0, regions...)
+		h := (*sampleHeader)(unsafe.Pointer(&rec[0]))
+		h.Frames, h.Contexts, h.Labels = frames, contexts, labels
+		return rec
+	}
+	for _, c := range []struct {
+		frames, contexts, labels uint8
+		context                  int // the bytes of what the thread works on
+		stack                    int // regions
+		err                      bool
+	}{
+		{1, 1, 2, 40, 1, false}, {0, 1, 2, 40, 2, false}, {0, 1, 0, 3, 4, false}, {1, 0, 2, 0, 2, false},
+		{0, 2, 0, 0, 0, true}, {2, 1, 3, 0, 0, true},
+	} {
+		var s Sample
+		err := s.decode(set(c.frames, c.contexts, c.labels), nil)
+		if (err != nil) != c.err {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if err == nil && (len(s.ThreadContext()) != c.context || len(s.StackRegions()) != c.stack) {
+			t.Errorf("%+v: %d bytes, %d regions of stacks", c, len(s.ThreadContext()), len(s.StackRegions()))
+		}
+	}
+}

@@ -24,8 +24,9 @@
 // [Images] opens files and shares them by identity.
 //
 // The package also reads what programs keep of themselves: the function table and
-// the goroutines of those in Go ([Pclntab], [ReadGoroutines]), and code that they
-// have made at run time ([JITObjects]).
+// the goroutines of those in Go ([Pclntab], [ReadGoroutines]), code that they
+// have made at run time ([JITObjects]), and what they tell profilers of themselves and of what their threads work
+// on ([Contexts]).
 //
 // # Concurrency
 //
