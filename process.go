@@ -157,7 +157,9 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	copts.Collect = collector(pid, opts.Space, java, javaThreads, &locks)
 	if contexts != nil {
 		copts.Collect = procstate.JoinCollectors(copts.Collect,
-			func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, _ func(addr uint64, n int)) { works[tid] = contexts.Of(m, regs) })
+			func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, _ func(addr uint64, n int)) {
+				works[tid] = contexts.Of(m, regs)
+			})
 	}
 	var virtual *hotspot.VirtualThreads
 	var tasks *python.TaskList

@@ -237,6 +237,35 @@ struct frames {
 };
 
 /*
+ * A variable that leads to what a thread works on by way of the map that a thread of JavaScript has current
+ * (context.h): the value of a key in that is an object with the record.
+ */
+struct map_context {
+	u64 slot;      /* address of the word with the map; 0: there is none */
+	u64 key;       /* address of the word with the key */
+	u64 hash;
+	u64 undefined; /* what there is in place of a map, or of an object */
+};
+
+/* How the record begins of what a thread works on; so many bytes follow. */
+struct context_head {
+	u8 ids[24]; /* of the trace and the span */
+	u8 valid;   /* 1: it is */
+	u8 flags;
+	u16 bytes;
+};
+
+/* That record, as it is looked for (context.h). */
+struct context {
+	u64 at; /* 0: there is none */
+	struct map_context map;
+	u64 counts[3]; /* of a map's table, in the upper halves: of entries, of those deleted, of buckets */
+	u64 entry[2];  /* of that: a key and its value */
+	struct context_head head;
+	u32 unused;
+};
+
+/*
  * A CPU's ring, in which records are assembled where user space reads them
  * (ring.h), and the state of the one under way.
  *
@@ -271,6 +300,7 @@ struct cpu_ring {
 	struct comparison comparison;
 	struct go_thread go;
 	struct frames frames;
+	struct context context;
 	struct page_tables page_tables;
 	struct pages pages;
 	/* and then the data */

@@ -213,6 +213,27 @@ type SamplerCpuRing struct {
 		Most       uint64
 		First      SamplerThreadFrames
 	}
+	Context struct {
+		_   structs.HostLayout
+		At  uint64
+		Map struct {
+			_         structs.HostLayout
+			Slot      uint64
+			Key       uint64
+			Hash      uint64
+			Undefined uint64
+		}
+		Counts [3]uint64
+		Entry  [2]uint64
+		Head   struct {
+			_     structs.HostLayout
+			Ids   [24]uint8
+			Valid uint8
+			Flags uint8
+			Bytes uint16
+		}
+		Unused uint32
+	}
 	PageTables SamplerPageTables
 	Pages      struct {
 		_        structs.HostLayout
