@@ -1,6 +1,7 @@
 package swbpf_test
 
 import (
+	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -23,18 +24,18 @@ func TestContextsAArch64(t *testing.T) {
 			dir := t.TempDir()
 			program, library := filepath.Join(dir, "contexts"), filepath.Join(dir, "contextlib.so")
 			compile := []string{"-O1", "-g", "-pthread", "-o", program, sources + "contexts.c", "-ldl"}
-			args := []string{"60"}
+			args := []string{"60", "-", "alone"} // other threads would go on where one has stopped
 			if c.flag == "" {
 				compile = append(compile, "-DOWN", "-rdynamic")
 			} else {
 				testenv.Run(t, exec.Command("aarch64-linux-gnu-gcc", "-O1", "-fPIC", "-shared", c.flag, "-o", library, sources+"contextlib.c"))
-				args = append(args, library)
+				args[1] = library
 			}
 			testenv.Run(t, exec.Command("aarch64-linux-gnu-gcc", compile...))
 			p, _ := runEmulated(t, "/usr/aarch64-linux-gnu", program, args...)
 			seen := map[string]int{}
 			for n := 0; n < 200 && (seen["01"] < 2 || seen["02"] < 2 || seen[""] < 2); n++ {
-				time.Sleep(7 * time.Millisecond)
+				time.Sleep(rand.N(16 * time.Millisecond)) // not in step with what it does
 				w := stopEmulated(t, p, program)
 				contexts := procstate.ContextsOf(w.ProcessState())
 				tids, err := w.Threads()

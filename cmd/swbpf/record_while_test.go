@@ -145,7 +145,7 @@ func TestRecordChildren(t *testing.T) {
 			t.Errorf("a sample of process %s, %s", m[2], m[1])
 		}
 	}
-	for _, m := range regexp.MustCompile(`(?m)^ *kin-\d+ .* (\d+\.\d+): sched_process_exec: .* pid=(\d+) `).FindAllSubmatch(trace(), -1) {
+	for _, m := range regexp.MustCompile(`(?m) (\d+\.\d+): sched_process_exec: filename=\S*/kin pid=(\d+) `).FindAllSubmatch(trace(), -1) {
 		theirs[string(m[2])], _ = strconv.ParseFloat(string(m[1]), 64)
 	}
 	times := slices.Sorted(maps.Values(mine))

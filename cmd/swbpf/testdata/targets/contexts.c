@@ -2,7 +2,8 @@
  * Two threads that tell profilers what they work on, as OpenTelemetry's SDKs do (OTEP 4719, 4947), and a third that
  * does not. Usage: contexts SECONDS [LIBRARY]: with a library the variable is in that, loaded now; with "-" in
  * one that is there already; with "none" nowhere, and just the process tells what it is; with "quiet" not even
- * that; else here. With "sleep" behind that they sleep most of the time; with "exec" the program runs once more, quiet.
+ * that; else here. With "sleep" behind that they sleep most of the time; with "exec" the program runs once more, quiet; with "alone"
+ * the main thread is the only one.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -173,6 +174,8 @@ int main(int argc, char **argv)
 	until = now() + atof(argc > 1 ? argv[1] : "1");
 	if (strcmp(where, "quiet"))
 		publish_process();
+	if (!strcmp(how, "alone"))
+		return serve(NULL) != NULL;
 	pthread_create(&threads[0], NULL, serve, NULL);
 	pthread_create(&threads[1], NULL, other, NULL);
 	serve(NULL);
