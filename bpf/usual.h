@@ -82,7 +82,7 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 	u64 sp = sp_of(ctx->regs), end = 0;
 
 	/* utask: as has_met_uprobe, by a plain load */
-	if (!mm || flags & (PROCESS_HAS_FRAMES | PROCESS_HAS_CONTEXTS) || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
+	if (!mm || flags & PROCESS_HAS_FRAMES || (kernel_has(task, utask) && task_field(task, utask)) || r->busy)
 		return false;
 	r->busy = 1;
 	compiler_barrier();
@@ -108,6 +108,10 @@ INLINE bool take_usual_sample(struct bpf_perf_event_data *ctx, struct cpu_ring *
 		taken = add_whole_stack(r, cpu, end + tgid, stack_start(sp, with_below), end);
 	}
 	if (taken) {
+		if (unlikely(flags & PROCESS_HAS_CONTEXTS)) {
+			h->thread_pointer = thread_pointer_of(task);
+			add_context(cpu);
+		}
 		if (unlikely(is_go) && r->go.labels)
 			add_labels(cpu);
 		h->user = user_state_of(task, h);
