@@ -8,14 +8,6 @@
 
 #include "stack.h"
 
-/* Reads a word of user memory. Returns 0 when that cannot be. */
-INLINE u64 user_word(u64 addr)
-{
-	u64 word = 0;
-	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
-	return word;
-}
-
 /*
  * The address of the record that a variable leads to by way of a map; 0 when there is none.
  * Addresses of objects have the lowest bit set.

@@ -42,6 +42,14 @@ INLINE void close_region(struct cpu_ring *r, u64 from, u64 to)
 	r->regions++;
 }
 
+/* Reads a word of user memory. Returns 0 when that cannot be. */
+INLINE u64 user_word(u64 addr)
+{
+	u64 word = 0;
+	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
+	return word;
+}
+
 /*
  * Adds n bytes at addr, at most CHUNK, as a region if they can be read. They
  * should not be many, as no limit but that of the record is heeded.
