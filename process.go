@@ -107,7 +107,7 @@ type WalkOptions struct {
 	Probes func() map[procstate.ThreadID]procstate.UserProbes
 
 	// Space is what the process has mapped, if procstate.SpaceOfProcess was just asked
-	// for that; nil has WalkProcess ask. WalkStopped does not need it.
+	// for that; nil has WalkProcess and WalkStopped ask.
 	Space *procstate.AddressSpace
 
 	// StopLimit is how long WalkStopped holds a process that it has walked; 0

@@ -28,6 +28,11 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 	inState := func(state procstate.ThreadState) func(procstate.Thread) bool {
 		return func(t procstate.Thread) bool { return t.State == state }
 	}
+	space := opts.Space
+	if space == nil {
+		space = procstate.SpaceOfProcess(pid)
+	}
+	contexts := procstate.ContextsOfProcess(pid, space)
 	var infos []procstate.Thread
 	var p *procstate.ProcDebug
 	err := afterTracer(func() (err error) {
@@ -60,7 +65,6 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		}
 	}
 	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch()}
-	contexts := procstate.ContextsOf(p)
 	if contexts != nil {
 		ps.Context = contexts.Process
 	}
