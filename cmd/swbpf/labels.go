@@ -61,7 +61,7 @@ type labeller struct {
 	goroutines map[string]uint32 // numbers, from 1 on, of the labels of goroutines
 	lacks      bool              // there were more
 
-	processes   uint32            // that share what they are
+	processes   uint32            // how often one has told what it is
 	contexts    map[string]uint32 // numbers, from 1 on, of what threads work on
 	lacksTraces bool              // there were more
 	scratch     []profile.Label
@@ -206,10 +206,7 @@ const (
 func (l *labeller) ofContext(s *loader.Sample, shared *sharedContext) (n uint32, untraced bool) {
 	record := s.ThreadContext()
 	for _, withTrace := range []bool{true, false} {
-		l.buf = strconv.AppendUint(l.buf[:0], shared.process.Published, 16)
-		if shared.id != 0 {
-			l.buf = strconv.AppendUint(append(l.buf, ' '), uint64(shared.id), 16)
-		}
+		l.buf = strconv.AppendUint(l.buf[:0], uint64(shared.id), 16) // by which attributes have their names
 		start := len(l.buf)
 		if l.buf = shared.appendKeyOf(append(l.buf, 0), record, withTrace); len(l.buf) == start+1 {
 			return 0, false

@@ -21,7 +21,7 @@ type sharedContext struct {
 	at      uint64 // of the process's; 0: not known
 	process procstate.ProcessContext
 
-	id     uint32          // of labels among those of all processes; 0: none
+	id     uint32          // of that, as it is now, among those of all processes; 0: nothing is known
 	labels []profile.Label // of the process
 }
 
@@ -96,10 +96,8 @@ func (p *pipeline) readShared(c *sharedContext, pid int) {
 			c.labels = append(c.labels, profile.Label(a))
 		}
 	}
-	if c.id = 0; len(c.labels) > 0 {
-		p.labels.processes++
-		c.id = p.labels.processes
-	}
+	p.labels.processes++
+	c.id = p.labels.processes
 }
 
 // sharedBy returns what the process of a sample shares, nil when nothing is known of it.
@@ -125,10 +123,11 @@ func (c *sharedContext) appendContext(labels []profile.Label, record []byte, wit
 			profile.Label{Key: profile.SpanLabel, Value: fmt.Sprintf("%x", t.SpanID)})
 	}
 	for key, value := range t.Attributes() {
-		if int(key) < len(c.process.ThreadKeys) && len(value) > 0 {
-			labels = append(labels, profile.Label{Key: c.process.ThreadKeys[key], Value: string(value)})
-		} else {
+		switch {
+		case int(key) >= len(c.process.ThreadKeys):
 			c.lack()
+		case len(value) > 0:
+			labels = append(labels, profile.Label{Key: c.process.ThreadKeys[key], Value: string(value)})
 		}
 	}
 	return labels
