@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -74,8 +75,15 @@ func filteredProcess(t *testing.T) int {
 	t.Helper()
 	sleep := exec.Command("sleep", "100")
 	started := make(chan error)
-	go func() {
-		runtime.LockOSThread() // it ends with the goroutine
+	var start func()
+	start = func() {
+		runtime.LockOSThread()            // it ends with the goroutine
+		if unix.Gettid() == os.Getpid() { // but the first one never does, and its filter is the process's
+			go start() // in another thread
+			time.Sleep(100 * time.Millisecond)
+			runtime.UnlockOSThread()
+			return
+		}
 		filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
 		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -86,7 +94,8 @@ func filteredProcess(t *testing.T) int {
 			err = sleep.Start()
 		}
 		started <- err
-	}()
+	}
+	go start()
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
