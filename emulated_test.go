@@ -110,7 +110,7 @@ func TestPerlAArch64(t *testing.T) {
 
 func TestLuaAArch64(t *testing.T) {
 	testenv.EachAArch64(t, func(t *testing.T, lua testenv.Program) {
-		w, want := startEmulated[[]string](t, 1, lua, waitsLua(t, testenv.Program{})...)
+		w, want := startEmulated[[]string](t, 1, lua, waitingLua(t, testenv.Program{}, "waits.lua")...)
 		walkEmulated(t, w, want, checkLua(t, want))
 	}, "usr/bin/lua5.*")
 }

@@ -45,19 +45,41 @@ func TestLuaEmbedded(t *testing.T) {
 	}
 }
 
+// Functions of Lua are called as what has them, where they are made or later.
+func TestLuaNames(t *testing.T) {
+	canTrace(t)
+	testenv.EachLua(t, func(t *testing.T, lua testenv.Program) {
+		cmd, want := startWaiting[[]string](t, 1, lua.Command(waitingLua(t, lua, "names.lua")...)...)
+		walkBothWays(t, cmd.Process.Pid, want, func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
+			t.Helper()
+			var got []string
+			for i := range frames {
+				for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
+					for _, l := range w.Codes().Lines(code) {
+						got = append(got, l.Name)
+					}
+				}
+			}
+			if !slices.Equal(got, want[tid]) {
+				t.Errorf("functions\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want[tid], "\n"))
+			}
+		})
+	})
+}
+
 func testLua(t *testing.T, lua testenv.Program) {
-	cmd, want := startWaiting[[]string](t, 1, lua.Command(waitsLua(t, lua)...)...)
+	cmd, want := startWaiting[[]string](t, 1, lua.Command(waitingLua(t, lua, "waits.lua")...)...)
 	walkBothWays(t, cmd.Process.Pid, want, checkLua(t, want))
 }
 
-// waitsLua makes what waits.lua waits for, and returns the script with its arguments.
-func waitsLua(t *testing.T, lua testenv.Program) (args []string) {
+// waitingLua makes what a script of testdata/walk waits for, and returns that with its arguments.
+func waitingLua(t *testing.T, lua testenv.Program, script string) (args []string) {
 	t.Helper()
 	dir, seen := lua.TempDir(t)
 	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return []string{lua.Script(t, filepath.Join("testdata", "walk", "waits.lua")), filepath.Join(seen, "fifo")}
+	return []string{lua.Script(t, filepath.Join("testdata", "walk", script)), filepath.Join(seen, "fifo")}
 }
 
 // checkLua makes what compares the stack of waits.lua with what that has written of it.

@@ -15,6 +15,7 @@ type thread struct {
 	isCopied bool   // else nothing is known of it
 	isCut    bool   // further ones were not copied
 	isLost   bool   // it is not known what runs in further frames
+	isMet    bool   // all of them were looked at
 	entries  uint64 // of its array of calls in 5.1 that are in use
 }
 

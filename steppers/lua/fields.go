@@ -37,9 +37,17 @@ type fields struct {
 	locals, localCount                uint64
 	upvalues, upvalueCount            uint64
 	upvalueBytes                      uint64
+	upvalueHolds                      uint64 // of an UpVal: where its value is
+
+	nodes                int // of a Table: its hash table,
+	nodeBytes            int // in which a node has so many,
+	nodeKey, nodeKeyType int // and its key there
 
 	opBits                    uint // of an instruction
 	opCall, opTail, opClosure uint32
+
+	// What stores into a global variable in 5.1, a field of an upvalue later, a field, and an upvalue.
+	opSetGlobal, opSetTabUp, opSetField, opSetUpvalue uint32
 }
 
 // versions are the fields by version: 5.3 from 5.3.3 on.
@@ -48,31 +56,36 @@ var versions = map[int]*fields{
 		version: 51, state: 104, global: 32, ci: 40, top: 16, hook: 101, callBytes: 40, function: 8, next: 24,
 		proto: 32, protoType: 9, source: 64, code: 24, lines: 40, codeCount: 80, lineCount: 84, lineDefined: 96, protos: 32, protoCount: 88,
 		constants: 16, constantCount: 76, locals: 48, localCount: 92, upvalues: 56, upvalueCount: 72, upvalueBytes: 8,
-		opBits: 6, opCall: 28, opTail: 29, opClosure: 36,
+		upvalueHolds: 16, nodes: 32, nodeBytes: 40, nodeKey: 16, nodeKeyType: 24,
+		opBits: 6, opCall: 28, opTail: 29, opClosure: 36, opSetGlobal: 7, opSetField: 9, opSetUpvalue: 8,
 	},
 	52: {
 		version: 52, state: 40, global: 24, ci: 32, top: 16, callBytes: 64, previous: 16, status: 34, isLua: 1, isInner: 4, next: 56, hasNext: true,
 		proto: 24, protoType: 9, source: 72, code: 24, lines: 40, codeCount: 88, lineCount: 92, lineDefined: 104, protos: 32, protoCount: 96,
 		constants: 16, constantCount: 84, locals: 48, localCount: 100, upvalues: 56, upvalueCount: 80, upvalueBytes: 16,
-		opBits: 6, opCall: 29, opTail: 30, opClosure: 37,
+		upvalueHolds: 16, nodes: 24, nodeBytes: 40, nodeKey: 16, nodeKeyType: 24,
+		opBits: 6, opCall: 29, opTail: 30, opClosure: 37, opSetTabUp: 8, opSetField: 10, opSetUpvalue: 9,
 	},
 	53: {
 		version: 53, state: 40, global: 24, ci: 32, top: 16, callBytes: 72, previous: 16, status: 66, isLua: 2, isFresh: 8, next: 40, hasNext: true,
 		proto: 24, protoType: 9, source: 104, code: 56, lines: 72, codeCount: 24, lineCount: 28, lineDefined: 40, protos: 64, protoCount: 32,
 		constants: 48, constantCount: 20, locals: 80, localCount: 36, upvalues: 88, upvalueCount: 16, upvalueBytes: 16,
-		opBits: 6, opCall: 36, opTail: 37, opClosure: 44,
+		upvalueHolds: 0, nodes: 24, nodeBytes: 32, nodeKey: 16, nodeKeyType: 24,
+		opBits: 6, opCall: 36, opTail: 37, opClosure: 44, opSetTabUp: 8, opSetField: 10, opSetUpvalue: 9,
 	},
 	54: {
 		version: 54, state: 40, global: 24, ci: 32, top: 16, callBytes: 64, previous: 16, status: 62, isC: 2, isFresh: 4, next: 32,
 		proto: 24, protoType: 10, source: 112, code: 64, lines: 88, absolute: 96, codeCount: 24, lineCount: 28, absoluteNum: 40, lineDefined: 44, protos: 72, protoCount: 32,
 		constants: 56, constantCount: 20, locals: 104, localCount: 36, upvalues: 80, upvalueCount: 16, upvalueBytes: 16,
-		opBits: 7, opCall: 68, opTail: 69, opClosure: 79,
+		upvalueHolds: 16, nodes: 24, nodeBytes: 24, nodeKey: 16, nodeKeyType: 9,
+		opBits: 7, opCall: 68, opTail: 69, opClosure: 79, opSetTabUp: 15, opSetField: 18, opSetUpvalue: 10,
 	},
 	55: {
 		version: 55, state: 40, global: 24, ci: 32, top: 16, callBytes: 64, previous: 16, status: 61, isC: 1 << 7, isFresh: 1 << 8, next: 32,
 		proto: 24, protoType: 10, source: 112, code: 64, lines: 88, absolute: 96, codeCount: 24, lineCount: 28, absoluteNum: 40, lineDefined: 44, protos: 72, protoCount: 32,
 		constants: 56, constantCount: 20, locals: 104, localCount: 36, upvalues: 80, upvalueCount: 16, upvalueBytes: 16,
-		opBits: 7, opCall: 68, opTail: 69, opClosure: 79,
+		upvalueHolds: 16, nodes: 24, nodeBytes: 24, nodeKey: 16, nodeKeyType: 9,
+		opBits: 7, opCall: 68, opTail: 69, opClosure: 79, opSetTabUp: 15, opSetField: 18, opSetUpvalue: 10,
 	},
 }
 
@@ -84,17 +97,29 @@ const (
 	luaFunctionType = 6
 	luaStringType   = 4 // 4 bits of it: there are short and long ones
 
-	luaClosureIsC = 10 // in 5.1
+	luaTableType = 5
+	kinds        = 0x3f // of a value: functions of C are others
+	anyString    = 0xf
+
+	luaClosureCount    = 10 // of upvalues
+	luaClosureIsC      = 10 // in 5.1,
+	luaOldClosureCount = 11
+	luaClosureGlobals  = 24
+
+	luaTableNodes = 11 // the logarithm of their number
+	maxTable      = 40 // bytes that all fields of a Table are in
+
 	luaValueBytes = 16
 
 	// In 5.1: of a lua_State.
-	luaNextNow   = 48
-	luaStack     = 64
-	luaCallEnd   = 72
-	luaCallBegin = 80
-	luaCallBase  = 0 // of a CallInfo
-	luaCallTop   = 16
-	luaOldValues = 115 // of a Proto
+	luaNextNow     = 48
+	luaStack       = 64
+	luaCallEnd     = 72
+	luaCallBegin   = 80
+	luaCallBase    = 0 // of a CallInfo
+	luaCallTop     = 16
+	luaOldUpvalues = 112 // of a Proto
+	luaOldValues   = 115
 
 	luaStringSize = 16
 	luaStringData = 24

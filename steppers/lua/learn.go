@@ -77,5 +77,5 @@ func (vm *machine) functionsNow(state uint64) (functions []uint64) {
 // isKnown reports whether a function that was read is known.
 func (vm *machine) isKnown(p *proto) bool {
 	known := vm.knownAt(p.code.Start)
-	return known != nil && known.at == p.at && known.code == p.code && known.Name == p.Name && known.File == p.File
+	return known != nil && known.at == p.at && known.code == p.code && known.place == p.place && known.File == p.File
 }

@@ -26,6 +26,12 @@ type proto struct {
 	constants uint64  // where its constants are; 0: it has none
 	lines     []int32 // by instruction; nil: they are not known
 	checked   time.Time
+
+	place   string // what it is called that has no name: where it is defined
+	isChunk bool
+	isNamed bool
+	sought  int       // so many times it was looked for what has it,
+	seekAt  time.Time // and it is not again before
 }
 
 // others is what stands for calls that were not copied, and notRead for a function that was gone before it was
@@ -58,6 +64,7 @@ func (vm *machine) functionOf(c *call) *proto {
 // closures end.
 func (vm *machine) addInner(p *proto) {
 	f, le := vm.fields, binary.LittleEndian
+	vm.nameInner(p)
 	all := []*proto{p}
 	for i := 0; i < len(all); i++ {
 		list, n := le.Uint64(all[i].head[f.protos:]), uint64(le.Uint32(all[i].head[f.protoCount:]))
@@ -145,21 +152,31 @@ func (vm *machine) isStill(p *proto) bool {
 	return is
 }
 
-// readProto reads a Proto, nil when it is none.
-func (vm *machine) readProto(at uint64) *proto {
+// readHead reads of a Proto what does not lead elsewhere, nil when it is none.
+func (vm *machine) readHead(at uint64) *proto {
 	f, le := vm.fields, binary.LittleEndian
-	p := &proto{CodeFunction: &unwind.CodeFunction{Runtime: runtime}, at: at, checked: vm.now}
+	p := &proto{at: at, checked: vm.now}
 	if at == 0 || at%8 != 0 || !vm.ReadNow(at, p.head[:]) || p.head[luaType] != f.protoType {
 		return nil
 	}
 	start, n := le.Uint64(p.head[f.code:]), uint64(le.Uint32(p.head[f.codeCount:]))
-	line := int(int32(le.Uint32(p.head[f.lineDefined:])))
+	line := int32(le.Uint32(p.head[f.lineDefined:]))
 	if start == 0 || start%4 != 0 || n == 0 || n > maxOps || line < 0 {
 		return nil
 	}
 	p.code = mcode.Range{Start: start, End: start + 4*n}
 	if le.Uint32(p.head[f.constantCount:]) > 0 {
 		p.constants = le.Uint64(p.head[f.constants:])
+	}
+	return p
+}
+
+// readProto reads a Proto, nil when it is none.
+func (vm *machine) readProto(at uint64) *proto {
+	f, le := vm.fields, binary.LittleEndian
+	p := vm.readHead(at)
+	if p == nil {
+		return nil
 	}
 	source := ""
 	if text := le.Uint64(p.head[f.source:]); text != 0 {
@@ -168,24 +185,28 @@ func (vm *machine) readProto(at uint64) *proto {
 			return nil
 		}
 	}
-	name := ""
-	name, p.File = sourceOf(source)
-	p.StartLine = line
+	name, file := sourceOf(source)
+	line := int(le.Uint32(p.head[f.lineDefined:]))
+	switch {
+	case line != 0:
+		p.place = fmt.Sprintf("%s:%d", name, line)
+	case file != "":
+		p.place, p.isChunk = "<file "+name+">", true
+	default:
+		p.place, p.isChunk = "<chunk "+name+">", true
+	}
+	p.CodeFunction = &unwind.CodeFunction{Name: p.place, SystemName: p.place, File: file, StartLine: line, Runtime: runtime}
 	if p.lines = vm.readLines(p); p.lines == nil {
 		p.StartLine = 0 // it has been stripped
 	}
-	if line == 0 {
-		p.Name = "<file " + name + ">"
-		if p.File == "" {
-			p.Name = "<chunk " + name + ">"
-		}
-	} else {
-		p.Name = fmt.Sprintf("%s:%d", name, line)
-	}
-	p.SystemName = p.Name
-	vm.serial = max(vm.serial, notRead.serial) + 1
-	p.serial = vm.serial
+	p.serial = vm.nextSerial()
 	return p
+}
+
+// nextSerial returns a number that no function has had.
+func (vm *machine) nextSerial() uint32 {
+	vm.serial = max(vm.serial, notRead.serial) + 1
+	return vm.serial
 }
 
 // sourceOf returns how a source is called for short, and its file if it is one: it begins with what says so.

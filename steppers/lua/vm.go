@@ -30,6 +30,7 @@ type machine struct {
 	byConstants map[uint64]*proto // and by where their constants are
 	ofConstants map[keptPlace]int // where luaV_execute has these, and in how many
 	placed      int               // of so many frames
+	names       names
 	serial      uint32
 	calls       map[uint64]bool // whether instructions of 5.1 are calls,
 	since       time.Time       // looked at since then
@@ -77,6 +78,7 @@ func newVM(w *unwind.Walker, m *procstate.Mapping, p *imageInfo) *machine {
 	return &machine{
 		imageInfo: p, image: m.Image, bias: m.Bias, Memory: vmread.MemoryOf(w),
 		asked: map[int]askedThread{}, calls: map[uint64]bool{}, byConstants: map[uint64]*proto{}, ofConstants: map[keptPlace]int{},
+		names: names{made: map[uint64]madeName{}},
 	}
 }
 
@@ -136,7 +138,14 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame) uint32 {
 		if p == nil && vm.learn(t.at) {
 			p = vm.knownAt(c.next)
 		}
+		if p == nil {
+			p = vm.foundWith(c.next)
+		}
 		if p != nil {
+			if vm.lacksName(p) {
+				vm.meet(t)
+				vm.seek(p)
+			}
 			fn = p
 			if i == first {
 				vm.learnPlaces(p, in, cfa)
@@ -152,6 +161,19 @@ func (vm *machine) codeOf(w *unwind.Walker, in *unwind.Frame) uint32 {
 		}
 	}
 	return number
+}
+
+// meet reads what runs further out, which tells what functions are called that are made there.
+func (vm *machine) meet(t *thread) {
+	if t.isMet {
+		return
+	}
+	t.isMet = true
+	for i := len(t.calls) - 1; i >= t.next; i-- {
+		if t.calls[i].isLua {
+			vm.functionOf(&t.calls[i])
+		}
+	}
 }
 
 // number returns the number of a function in a line, which is called by that of another number in the same
@@ -227,6 +249,9 @@ func (vm *machine) innermost(codes *unwind.Codes, in *unwind.Frame, cfa uint64) 
 	}
 	if found == nil || !vm.isStill(found) {
 		return 0
+	}
+	if vm.lacksName(found) {
+		vm.seek(found)
 	}
 	number := vm.number(codes, &others, 0, 0)
 	if number == 0 {
