@@ -12,17 +12,18 @@ import (
 type holders struct {
 	*machine
 	todo       []holder
-	seen       map[uint64]bool
-	byField    map[uint64]string // of tables: by where a function has its Proto; "" where it is called by several
-	byVariable map[uint64]string // the same, of variables
-	left       int               // nodes of tables that may still be looked at
+	functions  map[uint64]*function // nil: it is none of Lua
+	seen       map[uint64]bool      // tables, variables, and Protos
+	byField    map[uint64]string    // of tables: by where a function has its Proto; "" where it is called by several
+	byVariable map[uint64]string    // the same, of variables
+	left       int                  // nodes of tables that may still be looked at
 }
 
 // holder is a table, or a function.
 type holder struct {
-	at         uint64
-	depth      int // of a table in others
-	isFunction bool
+	at       uint64
+	depth    int       // of a table in others
+	function *function // nil: it is a table
 }
 
 // Limits on what is looked at.
@@ -41,21 +42,24 @@ const globals = "_ENV"
 
 // readHolders looks at what has functions, unless it was just done.
 func (vm *machine) readHolders() {
-	const part = 20 // one in so much of the time
+	const part, longest = 20, 100 * time.Millisecond // one in so much of the time, and not longer
 	n := &vm.names
 	if vm.now.Before(n.until) {
 		return
 	}
 	began := time.Now()
 	n.held, n.read, n.found = map[uint64]string{}, vm.now, n.found[:0]
-	h := holders{machine: vm, seen: map[uint64]bool{}, byField: map[uint64]string{}, byVariable: map[uint64]string{}, left: maxNodes}
+	h := holders{
+		machine: vm, functions: map[uint64]*function{}, seen: map[uint64]bool{},
+		byField: map[uint64]string{}, byVariable: map[uint64]string{}, left: maxNodes,
+	}
 	for i := range vm.threads {
 		h.addCalls(&vm.threads[i])
 	}
-	for len(h.todo) > 0 {
+	for len(h.todo) > 0 && time.Since(began) < longest {
 		is := h.todo[0]
-		if h.todo = h.todo[1:]; is.isFunction {
-			h.lookAtFunction(is.at)
+		if h.todo = h.todo[1:]; is.function != nil {
+			h.lookAtFunction(is.at, is.function)
 		} else {
 			h.lookAtTable(&is)
 		}
@@ -103,14 +107,28 @@ func (h *holders) addValue(value []byte, name string, by map[uint64]string, dept
 			h.add(holder{at: at, depth: depth}, name == "package" || name == "loaded") // there may be many others
 		}
 	case luaFunctionType:
-		h.add(holder{at: at, isFunction: true}, false)
-		if is, ok := h.readFunction(at); ok && name != "" {
-			if known, ok := by[is.proto]; ok && known != name {
-				name = ""
-			}
-			by[is.proto] = name
+		is := h.addFunction(at)
+		if is == nil || name == "" {
+			return
+		}
+		if known, ok := by[is.proto]; ok && known != name {
+			name = ""
+		}
+		by[is.proto] = name
+	}
+}
+
+// addFunction adds a function to what is to be looked at, and returns it, nil where it is none of Lua.
+func (h *holders) addFunction(at uint64) *function {
+	is, ok := h.functions[at]
+	if !ok && len(h.functions) < maxHolders {
+		is = h.readFunction(at)
+		h.functions[at] = is
+		if is != nil {
+			h.add(holder{at: at, function: is}, false)
 		}
 	}
+	return is
 }
 
 // function is one of Lua as a value.
@@ -120,28 +138,23 @@ type function struct {
 	upvalues int
 }
 
-// readFunction reads a function of Lua.
-func (vm *machine) readFunction(at uint64) (is function, ok bool) {
+// readFunction reads a function, nil where it is none of Lua.
+func (vm *machine) readFunction(at uint64) *function {
 	f, le := vm.fields, binary.LittleEndian
 	var b [40]byte
-	if at%8 != 0 || !vm.ReadNow(at, b[:]) || b[luaType] != luaFunctionType {
-		return is, false
+	if at%8 != 0 || !vm.ReadNow(at, b[:]) || b[luaType] != luaFunctionType || f.version == 51 && b[luaClosureIsC] != 0 {
+		return nil
 	}
-	is = function{proto: le.Uint64(b[f.proto:]), upvalues: int(b[luaClosureCount])}
+	is := &function{proto: le.Uint64(b[f.proto:]), upvalues: int(b[luaClosureCount])}
 	if f.version == 51 {
 		is.upvalues, is.globals = int(b[luaOldClosureCount]), le.Uint64(b[luaClosureGlobals:])
 	}
-	return is, f.version != 51 || b[luaClosureIsC] == 0
+	return is
 }
 
 // lookAtFunction looks at the variables that a function has of those around it, and notes what those are called that are
 // made in it.
-func (h *holders) lookAtFunction(at uint64) {
-	le := binary.LittleEndian
-	is, ok := h.readFunction(at)
-	if !ok {
-		return
-	}
+func (h *holders) lookAtFunction(at uint64, is *function) {
 	p := h.readHead(is.proto)
 	if p == nil {
 		return
@@ -158,18 +171,30 @@ func (h *holders) lookAtFunction(at uint64) {
 	if !h.ReadNow(at+h.fields.proto+8, of) {
 		return
 	}
-	names := h.upvaluesOf(p)
-	var value [luaValueBytes]byte
+	var names []byte
 	for i := range is.upvalues {
-		name := h.upvalue(names, i)
-		holds, ok := h.WordNow(le.Uint64(of[8*i:]) + h.fields.upvalueHolds)
-		switch {
-		case name == "" || !ok || holds%8 != 0 || !h.ReadNow(holds, value[:]):
-		case name == globals:
-			h.addValue(value[:], "", nil, 0)
-		default:
-			h.addValue(value[:], name, h.byVariable, moduleDepth)
+		variable := binary.LittleEndian.Uint64(of[8*i:])
+		if h.seen[variable] || len(h.seen) >= maxHolders {
+			continue // functions share them
 		}
+		h.seen[variable] = true
+		if names == nil {
+			names = h.upvaluesOf(p)
+		}
+		h.lookAtVariable(variable, h.upvalue(names, i))
+	}
+}
+
+// lookAtVariable looks at what a variable has that is called by a name.
+func (h *holders) lookAtVariable(at uint64, name string) {
+	var value [luaValueBytes]byte
+	holds, ok := h.WordNow(at + h.fields.upvalueHolds)
+	switch {
+	case name == "" || !ok || holds%8 != 0 || !h.ReadNow(holds, value[:]):
+	case name == globals:
+		h.addValue(value[:], "", nil, 0)
+	default:
+		h.addValue(value[:], name, h.byVariable, moduleDepth)
 	}
 }
 

@@ -82,6 +82,75 @@ func newMemory(f *fields) []byte {
 	return b
 }
 
+// Where the memory of namedMemory has what is added.
+const (
+	testName    = 0xb00
+	testHolder  = 0xb40
+	testOther   = 0xb60
+	testUpvalue = 0xb90 // what the function calls it,
+	testHeld    = 0xbc0 // and where that is
+	testTable   = 0xc00
+	testNodes   = 0xc40
+	testConst   = 0xca0
+	testProtos  = 0xcc0
+)
+
+// namedMemory adds to the memory of newMemory a variable of the function's, holder, with a table whose field, field, has
+// the function.
+func namedMemory(f *fields) []byte {
+	b, le := newMemory(f), binary.LittleEndian
+	put := func(at, v uint64) { le.PutUint64(b[at:], v) }
+	for at, text := range map[int]string{testName: "field", testHolder: "holder", testOther: "held"} {
+		b[at+luaType] = luaStringType
+		if f.version >= 53 {
+			b[at+luaShortSize] = byte(len(text))
+		} else {
+			put(uint64(at+luaStringSize), uint64(len(text)))
+		}
+		copy(b[at+luaStringData:], text)
+	}
+	if b[testFunc+luaClosureCount] = 1; f.version == 51 {
+		b[testFunc+luaClosureIsC], b[testFunc+luaOldClosureCount] = 0, 1
+	}
+	put(testFunc+f.proto+8, testBase+testUpvalue+8)
+	put(testUpvalue+8+f.upvalueHolds, testBase+testHeld)
+	put(testHeld, testBase+testTable)
+	b[testHeld+luaType] = luaTableType
+	put(testProto+f.upvalues, testBase+testUpvalue)
+	le.PutUint32(b[testProto+f.upvalueCount:], 1)
+	put(testUpvalue, testBase+testHolder)
+	b[testTable+luaType] = luaTableType
+	put(testTable+uint64(f.nodes), testBase+testNodes)
+	put(testNodes, testBase+testFunc)
+	b[testNodes+luaType] = luaFunctionType
+	put(testNodes+uint64(f.nodeKey), testBase+testName)
+	b[testNodes+f.nodeKeyType] = luaStringType
+	return b
+}
+
+// madeMemory adds to the memory of namedMemory an instruction that makes the function, and one that stores it.
+func madeMemory(f *fields, store uint32) []byte {
+	b, le := namedMemory(f), binary.LittleEndian
+	put := func(at, v uint64) { le.PutUint64(b[at:], v) }
+	reg := uint(6)
+	if f.version >= 54 {
+		reg = 7
+	}
+	le.PutUint32(b[testCode+8:], f.opClosure|testReg<<reg)
+	le.PutUint32(b[testCode+12:], store)
+	put(testProto+f.protos, testBase+testProtos)
+	le.PutUint32(b[testProto+f.protoCount:], 1)
+	put(testProtos, testBase+testProto)
+	put(testProto+f.constants, testBase+testConst)
+	le.PutUint32(b[testProto+f.constantCount:], 1)
+	put(testConst, testBase+testName)
+	b[testConst+luaType] = luaStringType
+	return b
+}
+
+// testReg is the register with the function that is made.
+const testReg = 2
+
 // functions returns what runs in a frame of luaV_execute, innermost first.
 func functions(f *fields, b []byte) (names []string) { return functionsOf(f, b, b) }
 
@@ -121,6 +190,56 @@ func TestLuaCalls(t *testing.T) {
 	}
 }
 
+// A function is called as the field of a table that has it.
+func TestLuaHeld(t *testing.T) {
+	for version, f := range versions {
+		if got := functions(f, namedMemory(f)); len(got) != 2 || got[0] != "field" || got[1] != got[0] {
+			t.Errorf("%d: %q", version, got)
+		}
+	}
+}
+
+// A function is called as what it is stored into where it is made, and as what has it where that is not told.
+func TestLuaMade(t *testing.T) {
+	const key = 1 << 31 // constant 0
+	for version, f := range versions {
+		stores := map[string]uint32{}
+		if version < 54 {
+			stores["field of a register"] = f.opSetField | testReg<<14 | key
+			stores["upvalue"] = f.opSetUpvalue | testReg<<6
+			stores["another register"] = f.opSetField | (testReg+1)<<14 | key
+			stores["a key in a register"] = f.opSetField | testReg<<14
+		} else {
+			stores["field of a register"] = f.opSetField | testReg<<24
+			stores["upvalue"] = f.opSetUpvalue | testReg<<7
+			stores["another register"] = f.opSetField | (testReg+1)<<24
+			stores["a constant"] = f.opSetField | testReg<<24 | 1<<15
+		}
+		switch {
+		case version == 51:
+			stores["global"] = f.opSetGlobal | testReg<<6
+		case version < 54:
+			stores["global"] = f.opSetTabUp | testReg<<14 | key
+		default:
+			stores["global"] = f.opSetTabUp | testReg<<24
+		}
+		for kind, store := range stores {
+			want := "held"
+			switch kind {
+			case "field of a register", "global":
+				want = "field"
+			case "upvalue":
+				want = "holder"
+			}
+			b := madeMemory(f, store)
+			binary.LittleEndian.PutUint64(b[testNodes+f.nodeKey:], testBase+testOther)
+			if got := functions(f, b); len(got) != 2 || got[0] != want || got[1] != want {
+				t.Errorf("%d, %s: %q, want %q", version, kind, got, want)
+			}
+		}
+	}
+}
+
 // Where Lua has moved its values since calls were copied, their functions are known by the calls that run now.
 func TestLuaLearns(t *testing.T) {
 	for version, f := range versions {
@@ -149,6 +268,8 @@ func TestLuaLearns(t *testing.T) {
 func FuzzLua(f *testing.F) {
 	for version, fields := range versions {
 		f.Add(uint8(version), newMemory(fields))
+		f.Add(uint8(version), namedMemory(fields))
+		f.Add(uint8(version), madeMemory(fields, fields.opSetUpvalue))
 	}
 	f.Fuzz(func(t *testing.T, version uint8, memory []byte) {
 		fields := versions[int(version)]

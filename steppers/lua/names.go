@@ -133,8 +133,8 @@ func (vm *machine) nameMade(p *proto) (made []*proto) {
 		if name == "" && 4*next+4 <= len(code) {
 			name = vm.storedAs(p, f.decode(le.Uint32(code[4*next:])), in.a)
 		}
-		if len(vm.names.made) >= maxProtos {
-			clear(vm.names.made)
+		if vm.names.made == nil || len(vm.names.made) >= maxProtos {
+			vm.names.made = map[uint64]madeName{}
 		}
 		vm.names.made[is.at] = madeName{name, is.code.Start}
 		vm.noteFound(is)

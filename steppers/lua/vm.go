@@ -78,7 +78,6 @@ func newVM(w *unwind.Walker, m *procstate.Mapping, p *imageInfo) *machine {
 	return &machine{
 		imageInfo: p, image: m.Image, bias: m.Bias, Memory: vmread.MemoryOf(w),
 		asked: map[int]askedThread{}, calls: map[uint64]bool{}, byConstants: map[uint64]*proto{}, ofConstants: map[keptPlace]int{},
-		names: names{made: map[uint64]madeName{}},
 	}
 }
 
