@@ -27,6 +27,8 @@ type pipeline struct {
 	labels  *labeller
 	stats   recordStats
 
+	stackBytes uint64 // at most are copied of a thread's stacks; 0: that is not known
+
 	sampled  *pidSet // with a sample
 	fleeting bool    // samples needed what is gone with their process
 	lost     bool    // samples needed code, or what it is called, that had been given up
@@ -327,7 +329,7 @@ func (p *pipeline) addUser(s *loader.Sample) error {
 	if err == nil {
 		p.stats.addLive(s, inner, wp.walker.LastSP())
 	}
-	reason := reasonOfEnd(wp.snapshot, s, err)
+	reason := reasonOfEnd(wp.snapshot, s, p.stackBytes, err)
 	if p.past {
 		return reason
 	}
@@ -367,7 +369,7 @@ func (wp *walkedProcess) isMadeCode(addr uint64) bool {
 
 // reasonOfEnd tells a stack that is longer than the limit, and one that changed while it
 // was copied, from memory that could not be read.
-func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, err error) error {
+func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, limit uint64, err error) error {
 	if err != unwind.StackCut && err != unwind.MemoryUnreadable {
 		return err
 	}
@@ -375,10 +377,21 @@ func reasonOfEnd(snap *procstate.Snapshot, s *loader.Sample, err error) error {
 		return unwind.StackChanged
 	}
 	missed, ok := snap.Missed()
-	if ok && s.StackEnd == loader.StackEndLimit && missed+8 > copiedTo(s) {
+	if ok && missed+8 > copiedTo(s) && (s.StackEnd == loader.StackEndLimit || isFull(s, limit)) {
 		return unwind.StackCut
 	}
 	return unwind.MemoryUnreadable
+}
+
+// isFull reports whether as much was copied of a thread's stacks as may be, but for a page: StackEnd is that of the one
+// which it was on, as a Go thread's own when it works for a goroutine.
+func isFull(s *loader.Sample, limit uint64) bool {
+	const page = 4096
+	copied := uint64(page)
+	for _, r := range s.StackRegions() {
+		copied += uint64(len(r.Data))
+	}
+	return limit != 0 && len(s.StackRegions()) > 1 && copied >= limit
 }
 
 // copiedTo returns where the copy of the stack ends, the parts of it that were asked

@@ -62,8 +62,25 @@ func TestReasonOfEnd(t *testing.T) {
 		{loader.StackEndChanged, nil, nil},
 		{loader.StackEndUnreadable, unwind.StackCut, unwind.MemoryUnreadable},
 	} {
-		if got := reasonOfEnd(snap, &loader.Sample{StackEnd: test.end}, test.err); got != test.want {
+		if got := reasonOfEnd(snap, &loader.Sample{StackEnd: test.end}, loader.DefaultStackBytes, test.err); got != test.want {
 			t.Errorf("%v, %v: %v, want %v", test.end, test.err, got, test.want)
+		}
+	}
+}
+
+// The stack of a goroutine that is longer than the limit is told from one that could not be read while its thread works
+// for it on its own stack.
+func TestReasonOfEndOfOther(t *testing.T) {
+	const own, goroutine = 0x7000_0000_0000, 0xc000_0000_0000
+	for copied, want := range map[int]error{loader.DefaultStackBytes - 2048: unwind.StackCut, loader.DefaultStackBytes / 2: unwind.MemoryUnreadable} {
+		s := loader.Sample{StackEnd: loader.StackEndBottom, Regions: []procstate.Region{
+			{Addr: own, Data: make([]byte, 1024)}, {Addr: goroutine, Data: make([]byte, copied)},
+		}}
+		snap := procstate.NewSnapshot(procstate.HostArch(), noPID, "", new(procstate.AddressSpace))
+		snap.Reset(1, &procstate.Regs{}, s.Regions)
+		snap.ReadWord(goroutine + uint64(copied))
+		if got := reasonOfEnd(snap, &s, loader.DefaultStackBytes, unwind.MemoryUnreadable); got != want {
+			t.Errorf("%d bytes: %v, want %v", copied, got, want)
 		}
 	}
 }

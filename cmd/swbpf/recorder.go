@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,6 +152,7 @@ func (r *recorder) start(reads bool) error {
 		opened <- err
 	}()
 	r.pipeline = newPipeline(o.names)
+	r.pipeline.stackBytes = uint64(cmp.Or(int(o.stackBytes), loader.DefaultStackBytes))
 	r.labels.fixed, r.labels.withCPU = o.labels, o.sampleCPU
 	r.labels.withState = event.IsOffCPU() || event.IsWall()
 	if o.times {
