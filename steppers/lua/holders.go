@@ -161,8 +161,11 @@ func (h *holders) lookAtFunction(at uint64, is *function) {
 	}
 	if !h.seen[is.proto] {
 		h.seen[is.proto] = true
-		h.noteFound(p)
-		h.nameInner(p)
+		for _, is := range h.nameInner(p) {
+			if len(h.names.found) < maxProtos {
+				h.names.found = append(h.names.found, foundProto{is.at, is.code})
+			}
+		}
 	}
 	if is.globals != 0 {
 		h.add(holder{at: is.globals}, true)

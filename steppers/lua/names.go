@@ -70,13 +70,6 @@ func (vm *machine) rename(p *proto, name string) {
 	vm.Kept += len(name)
 }
 
-// noteFound notes where a function is.
-func (vm *machine) noteFound(p *proto) {
-	if len(vm.names.found) < maxProtos {
-		vm.names.found = append(vm.names.found, foundProto{p.at, p.code})
-	}
-}
-
 // foundWith returns the function with an instruction among those that something has, nil where that is not known.
 func (vm *machine) foundWith(next uint64) *proto {
 	vm.readHolders()
@@ -96,16 +89,17 @@ func (vm *machine) foundWith(next uint64) *proto {
 	return p
 }
 
-// nameInner notes what the functions are called that are made in a function, and in these.
-func (vm *machine) nameInner(p *proto) {
-	for todo, n := []*proto{p}, 0; len(todo) > 0 && n < maxInner; n++ {
-		p = todo[0]
-		todo = append(todo[1:], vm.nameMade(p)...)
+// nameInner notes what the functions are called that are made in a function, and in these. It returns all of them.
+func (vm *machine) nameInner(p *proto) (all []*proto) {
+	all = []*proto{p}
+	for i := 0; i < len(all); i++ {
+		all = append(all, vm.nameMade(all[i], maxInner-len(all))...)
 	}
+	return all
 }
 
-// nameMade notes what the functions are called that are made in a function, and returns them.
-func (vm *machine) nameMade(p *proto) (made []*proto) {
+// nameMade notes what the functions are called that are made in a function, so many at most, and returns them.
+func (vm *machine) nameMade(p *proto, most int) (made []*proto) {
 	f, le := vm.fields, binary.LittleEndian
 	n := uint64(le.Uint32(p.head[f.protoCount:]))
 	if n == 0 || n > maxInner {
@@ -116,7 +110,7 @@ func (vm *machine) nameMade(p *proto) (made []*proto) {
 		return nil
 	}
 	variables := vm.variablesOf(p)
-	for i := 0; i+4 <= len(code); i += 4 {
+	for i := 0; i+4 <= len(code) && len(made) < most; i += 4 {
 		in := f.decode(le.Uint32(code[i:]))
 		if in.op != f.opClosure || uint64(in.bx) >= n {
 			continue
@@ -137,7 +131,6 @@ func (vm *machine) nameMade(p *proto) (made []*proto) {
 			vm.names.made = map[uint64]madeName{}
 		}
 		vm.names.made[is.at] = madeName{name, is.code.Start}
-		vm.noteFound(is)
 		made = append(made, is)
 	}
 	return made
