@@ -150,6 +150,6 @@ func TestRecordGJS(t *testing.T) {
 		}
 		total += count
 	}
-	wantShare(t, "whole", whole, total, 80)
-	wantShare(t, "in main", inMain, total, 75)
+	wantShare(t, "whole", whole, total, 97)
+	wantShare(t, "in main", inMain, total, 93)
 }

@@ -335,6 +335,9 @@ func (at *madeFrame) findSized() (frame uint64, s *scriptInfo, how tier) {
 			if above < size {
 				continue // an older frame, in this one
 			}
+			if _, is := sized(frame, at.word(frame+smDescriptor)); !is && at.vm.frames == framesSized {
+				continue // the function as a value
+			}
 			if above-size > 8*most {
 				return 0, nil, notRun
 			}
