@@ -85,7 +85,7 @@ func TestRecordNodeContexts(t *testing.T) {
 	}
 	testenv.EachNode(t, func(t *testing.T, node string) {
 		version := nodeVersion(t, node)
-		command := []string{"env", "NODE_PATH=" + filepath.Join(packages, "node_modules"), node, "testdata/targets/contexts.js", "2"}
+		command := []string{"env", "NODE_PATH=" + filepath.Join(packages, "node_modules"), node, "testdata/targets/contexts.js", "3"}
 		switch {
 		case version < 22:
 			t.Skip("it has no contexts that can be found")

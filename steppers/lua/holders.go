@@ -48,7 +48,7 @@ func (vm *machine) readHolders() {
 		return
 	}
 	began := time.Now()
-	n.held, n.read, n.found = map[uint64]string{}, vm.now, n.found[:0]
+	n.held, n.read, n.found = map[uint64]protoName{}, vm.now, n.found[:0]
 	h := holders{
 		machine: vm, functions: map[uint64]*function{}, seen: map[uint64]bool{},
 		byField: map[uint64]string{}, byVariable: map[uint64]string{}, left: maxNodes,
@@ -64,11 +64,9 @@ func (vm *machine) readHolders() {
 			h.lookAtTable(&is)
 		}
 	}
-	for _, by := range []map[uint64]string{h.byField, h.byVariable} {
-		for at, name := range by {
-			if name != "" {
-				n.held[at] = name
-			}
+	for _, p := range n.found {
+		if name := cmp.Or(h.byVariable[p.at], h.byField[p.at]); name != "" {
+			n.held[p.at] = protoName{name, p.is}
 		}
 	}
 	slices.SortFunc(n.found, func(a, b foundProto) int { return cmp.Compare(a.code.Start, b.code.Start) })
@@ -163,7 +161,7 @@ func (h *holders) lookAtFunction(at uint64, is *function) {
 		h.seen[is.proto] = true
 		for _, is := range h.nameInner(p) {
 			if len(h.names.found) < maxProtos {
-				h.names.found = append(h.names.found, foundProto{is.at, is.code})
+				h.names.found = append(h.names.found, foundProto{is.at, is.code, h.is(is)})
 			}
 		}
 	}

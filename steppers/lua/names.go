@@ -17,23 +17,36 @@ import (
 
 // names are what functions are called, by where they have their Proto.
 type names struct {
-	made  map[uint64]madeName
-	held  map[uint64]string // by what has them,
-	read  time.Time         // which was looked at then
-	until time.Time         // and is not before
-	found []foundProto      // then, by where their instructions begin
+	made  map[uint64]protoName // by where they are made
+	held  map[uint64]protoName // by what has them,
+	read  time.Time            // which was looked at then
+	until time.Time            // and is not before
+	found []foundProto         // then, by where their instructions begin
+}
+
+// protoName is what a function is called, "" for nothing, and which one: others may come to be where it was.
+type protoName struct {
+	name string
+	is   protoIs
+}
+
+// protoIs is by what a function is known.
+type protoIs struct {
+	source, code, constants uint64
+	line                    uint32
 }
 
 // foundProto is where there is a function.
 type foundProto struct {
 	at   uint64
 	code mcode.Range
+	is   protoIs
 }
 
-// madeName is what a function is called by where it is made, "" for nothing.
-type madeName struct {
-	name string
-	code uint64 // where it has its instructions: else it is another
+// is returns by what a function is known.
+func (vm *machine) is(p *proto) protoIs {
+	f, le := vm.fields, binary.LittleEndian
+	return protoIs{le.Uint64(p.head[f.source:]), p.code.Start, p.constants, le.Uint32(p.head[f.lineDefined:])}
 }
 
 // maxSought bounds how many times it is looked for what has a function.
@@ -46,16 +59,17 @@ func (vm *machine) lacksName(p *proto) bool {
 
 // seek gives a function that runs and lacks a name one, if there is one.
 func (vm *machine) seek(p *proto) {
-	if is, ok := vm.names.made[p.at]; ok && is.code == p.code.Start && is.name != "" {
-		vm.rename(p, is.name)
+	is := vm.is(p)
+	if made := vm.names.made[p.at]; made.name != "" && made.is == is {
+		vm.rename(p, made.name)
 		return
 	}
 	vm.readHolders()
 	if vm.names.read.Before(p.seekAt) {
 		return
 	}
-	if name := vm.names.held[p.at]; name != "" {
-		vm.rename(p, name)
+	if held := vm.names.held[p.at]; held.name != "" && held.is == is {
+		vm.rename(p, held.name)
 		return
 	}
 	p.seekAt = vm.now.Add(interval << (2 * p.sought))
@@ -128,9 +142,9 @@ func (vm *machine) nameMade(p *proto, most int) (made []*proto) {
 			name = vm.storedAs(p, f.decode(le.Uint32(code[4*next:])), in.a)
 		}
 		if vm.names.made == nil || len(vm.names.made) >= maxProtos {
-			vm.names.made = map[uint64]madeName{}
+			vm.names.made = map[uint64]protoName{}
 		}
-		vm.names.made[is.at] = madeName{name, is.code.Start}
+		vm.names.made[is.at] = protoName{name, vm.is(is)}
 		made = append(made, is)
 	}
 	return made
