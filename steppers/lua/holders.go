@@ -70,7 +70,7 @@ func (vm *machine) readHolders() {
 		}
 	}
 	slices.SortFunc(n.found, func(a, b foundProto) int { return cmp.Compare(a.code.Start, b.code.Start) })
-	n.until = vm.now.Add(part * time.Since(began))
+	n.until = vm.now.Add(max(learnFirst, part*time.Since(began)))
 }
 
 // addCalls adds the functions of the calls of a lua_State: those further out first, which have more.
