@@ -52,19 +52,58 @@ func TestLuaNames(t *testing.T) {
 		cmd, want := startWaiting[[]string](t, 1, lua.Command(waitingLua(t, lua, "names.lua")...)...)
 		walkBothWays(t, cmd.Process.Pid, want, func(w *unwind.Walker, tid procstate.ThreadID, frames []unwind.Frame) {
 			t.Helper()
-			var got []string
-			for i := range frames {
-				for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
-					for _, l := range w.Codes().Lines(code) {
-						got = append(got, l.Name)
-					}
-				}
-			}
+			got := luaNames(w, frames)
 			if !slices.Equal(got, want[tid]) {
 				t.Errorf("functions\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want[tid], "\n"))
 			}
 		})
 	})
+}
+
+// Functions whose call is over before it was read have names by what has them, and only functions that call each other do.
+func TestLuaOver(t *testing.T) {
+	canTrace(t)
+	calls := map[string][]string{"<file module.lua>": {"run"}, "run": {"area", "side"}, "side": {"area"}, "area": {"helper"}}
+	testenv.EachLua(t, func(t *testing.T, lua testenv.Program) {
+		command := lua.Command(lua.Script(t, filepath.Join("testdata", "walk", "module.lua")))
+		cmd := exec.Command(command[0], command[1:]...)
+		_, out := testenv.Start(t, cmd)
+		if _, err := out.Read(make([]byte, 8)); err != nil {
+			t.Fatal(err)
+		}
+		deep := 0
+		for range 30 {
+			ps, err := swbpf.WalkProcess(cmd.Process.Pid, swbpf.WalkOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			names := luaNames(ps.Stacks[0].Walker, ps.Stacks[0].Frames) // innermost first
+			for i, name := range names {
+				if i+1 < len(names) && !slices.Contains(calls[names[i+1]], name) {
+					t.Errorf("%q: %s does not call %s", names, names[i+1], name)
+				}
+			}
+			if len(names) > 0 && names[0] == "helper" {
+				deep++
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if deep < 20 {
+			t.Errorf("%d of 30 walks are in helper", deep)
+		}
+	})
+}
+
+// luaNames returns the names of the functions of Lua of a stack.
+func luaNames(w *unwind.Walker, frames []unwind.Frame) (names []string) {
+	for i := range frames {
+		for code := frames[i].Code; code != 0; code = w.Codes().Outer(code) {
+			for _, l := range w.Codes().Lines(code) {
+				names = append(names, l.Name)
+			}
+		}
+	}
+	return names
 }
 
 func testLua(t *testing.T, lua testenv.Program) {

@@ -240,6 +240,29 @@ func TestLuaMade(t *testing.T) {
 	}
 }
 
+// A name is a function's only while that is the one that had it: another one may come to be at its place.
+func TestLuaNameOfAnother(t *testing.T) {
+	for version, f := range versions {
+		snap := procstate.NewSnapshot(procstate.AMD64, 1, "", nil)
+		snap.Reset(1, &procstate.Regs{}, []procstate.Region{{Addr: testBase, Data: newMemory(f)}})
+		vm := &machine{imageInfo: &imageInfo{fields: f}, Memory: vmread.Memory{Mem: snap}}
+		p := vm.readProto(testBase + testProto)
+		was := vm.is(p)
+		was.line++
+		vm.names.until = vm.now.Add(1) // what has it is not looked at
+		for _, by := range []*map[uint64]protoName{&vm.names.made, &vm.names.held} {
+			*by, vm.names.read = map[uint64]protoName{p.at: {"another", was}}, p.seekAt
+			if vm.seek(p); p.isNamed {
+				t.Fatalf("%d: called %s", version, p.Name)
+			}
+		}
+		vm.names.held[p.at], vm.names.read = protoName{"its own", vm.is(p)}, p.seekAt
+		if vm.seek(p); p.Name != "its own" {
+			t.Errorf("%d: called %s", version, p.Name)
+		}
+	}
+}
+
 // Where Lua has moved its values since calls were copied, their functions are known by the calls that run now.
 func TestLuaLearns(t *testing.T) {
 	for version, f := range versions {
