@@ -36,6 +36,9 @@ typedef _Bool bool;
 /* Keeps memory accesses on their side of this line. */
 #define compiler_barrier() asm volatile("" ::: "memory")
 
+/* A function of the kernel that is called by name; NULL where it has none of it. */
+#define KFUNC extern __attribute__((weak, section(".ksyms")))
+
 /* A map declaration is a struct of these members, in section ".maps". */
 #define MAP_UINT(name, value) int(*name)[value]
 #define MAP_TYPE(name, type) type *name
@@ -43,6 +46,7 @@ typedef _Bool bool;
 enum map_type {
 	MAP_HASH = 1,
 	MAP_ARRAY = 2,
+	MAP_PROG_ARRAY = 3,
 	MAP_LRU_HASH = 9,
 	MAP_RINGBUF = 27,
 };
@@ -58,6 +62,7 @@ static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u64 (*const bpf_get_prandom_u32)(void) = (void *)7; /* of 32 bits */
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static void *(*const bpf_get_current_task)(void) = (void *)35;
+static long (*const bpf_tail_call)(void *ctx, void *map, u32 index) = (void *)12;
 static long (*const bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
 static long (*const bpf_probe_read_user)(void *dst, u32 size, const void *addr) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *dst, u32 size, const void *addr) = (void *)113;

@@ -22,7 +22,6 @@ struct bpf_map {
 
 typedef int (*task_work_callback)(struct bpf_map *map, void *key, void *value);
 
-#define KFUNC extern __attribute__((weak, section(".ksyms")))
 KFUNC int bpf_task_work_schedule_resume(struct task_struct *task, struct bpf_task_work *work, void *map,
 					task_work_callback callback);
 /* By this name before Linux 7.0; the loader leaves one of them. */

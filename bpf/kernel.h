@@ -150,6 +150,14 @@ struct linux_binprm {
 	struct file *file;
 } RELOCATED;
 
+/* What the verifier keeps of a function, by which it is known what it does. */
+enum priv_stack_mode { NO_PRIV_STACK };
+
+struct bpf_subprog_info {
+	enum priv_stack_mode priv_stack_mode; /* since Linux 6.13 */
+	bool might_sleep : 1;                 /* since Linux 6.15 */
+} RELOCATED;
+
 /* task_struct.flags (include/linux/sched.h). */
 enum { PF_KTHREAD = 0x00200000 };
 

@@ -11,6 +11,7 @@
 #include "kernelstack.h"
 #include "number.h"
 #include "offcpu.h"
+#include "uprobe.h"
 #include "usual.h"
 
 /* The verifier lets programs use these helpers only under a GPL-compatible
@@ -386,7 +387,9 @@ int on_tracepoint(void *ctx)
 SEC("uprobe")
 int on_uprobe(void *ctx)
 {
+	begin_uprobe(ctx);
 	on_point(ctx, false);
+	end_uprobe();
 	return 0;
 }
 
@@ -401,23 +404,26 @@ int on_kprobe(void *ctx)
 /* An allocator is asked for a block of so many bytes. */
 INLINE int on_request(struct user_regs *ctx, u64 bytes, u64 to)
 {
-	struct cpu_ring *r = this_cpu_ring();
-	struct task_struct *task = current_task();
 	u32 tgid;
 	u8 flags;
 
+	begin_uprobe(ctx);
+	struct cpu_ring *r = this_cpu_ring();
+	struct task_struct *task = current_task();
 	if (r && !r->over && is_wanted(&r->counters, task, &tgid, &flags))
 		note_request(&r->counters, task_field(task, pid), stack_pointer(ctx), bytes, to);
+	end_uprobe();
 	return 0;
 }
 
 /* Blocks are given back: by any thread, also of those that are not asked for. */
-INLINE int on_given_back(u64 address)
+INLINE int on_given_back(struct user_regs *ctx)
 {
+	begin_uprobe(ctx);
 	struct cpu_ring *r = this_cpu_ring();
-
 	if (r && !r->over)
-		forget_block(r, current_task(), address);
+		forget_block(r, current_task(), first_argument_of(*ctx));
+	end_uprobe();
 	return 0;
 }
 
@@ -453,7 +459,7 @@ int on_posix_memalign(struct user_regs *ctx)
 SEC("uprobe")
 int on_realloc(struct user_regs *ctx)
 {
-	on_given_back(first_argument_of(*ctx));
+	on_given_back(ctx);
 	return on_request(ctx, second_argument_of(*ctx), 0);
 }
 
@@ -461,12 +467,11 @@ int on_realloc(struct user_regs *ctx)
 SEC("uprobe")
 int on_free(struct user_regs *ctx)
 {
-	return on_given_back(first_argument_of(*ctx));
+	return on_given_back(ctx);
 }
 
-/* Any of these but free returns. */
-SEC("uprobe")
-int on_allocated(struct user_regs *ctx)
+/* An allocator returns: the block is sampled if its request was drawn. */
+INLINE void on_return(struct user_regs *ctx)
 {
 	struct cpu_ring *r = this_cpu_ring();
 	struct task_struct *task = current_task();
@@ -476,22 +481,31 @@ int on_allocated(struct user_regs *ctx)
 
 	if (!r || r->over || !take_request(task_field(task, pid), stack_pointer(ctx), &q) ||
 	    !is_wanted(&r->counters, task, &tgid, &flags))
-		return 0;
+		return;
 	struct block_key key = { .address = block_of(&q, result_of(*ctx)), .tgid = tgid };
 	struct block block = { .time = bpf_ktime_get_ns(), .tid = current_tid(task) };
 	if (!key.address) {
 		r->counters.skipped_period++;
-		return 0;
+		return;
 	}
 	if (bpf_map_update_elem(&blocks, &key, &block, 0)) {
 		r->counters.lost_no_scratch++;
-		return 0;
+		return;
 	}
 	struct occasion o = { .time = block.time, .weight = q.bytes, .flags = flags };
 	if (sample(ctx, r, task, tgid, &o))
 		r->counters.samples++;
 	else
 		bpf_map_delete_elem(&blocks, &key);
+}
+
+/* Any of these but free returns. */
+SEC("uprobe")
+int on_allocated(struct user_regs *ctx)
+{
+	begin_uprobe(ctx);
+	on_return(ctx);
+	end_uprobe();
 	return 0;
 }
 

@@ -628,6 +628,7 @@ const (
 	SamplerMapLengths            = "lengths"
 	SamplerMapMirrors            = "mirrors"
 	SamplerMapNews               = "news"
+	SamplerMapNoPrograms         = "no_programs"
 	SamplerMapProcesses          = "processes"
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
@@ -775,6 +776,7 @@ type SamplerMapSpecs struct {
 	Lengths         *ebpf.MapSpec `ebpf:"lengths"`
 	Mirrors         *ebpf.MapSpec `ebpf:"mirrors"`
 	News            *ebpf.MapSpec `ebpf:"news"`
+	NoPrograms      *ebpf.MapSpec `ebpf:"no_programs"`
 	Processes       *ebpf.MapSpec `ebpf:"processes"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
@@ -866,6 +868,7 @@ type SamplerMaps struct {
 	Lengths         *ebpf.Map `ebpf:"lengths"`
 	Mirrors         *ebpf.Map `ebpf:"mirrors"`
 	News            *ebpf.Map `ebpf:"news"`
+	NoPrograms      *ebpf.Map `ebpf:"no_programs"`
 	Processes       *ebpf.Map `ebpf:"processes"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
@@ -888,6 +891,7 @@ func (m *SamplerMaps) Close() error {
 		m.Lengths,
 		m.Mirrors,
 		m.News,
+		m.NoPrograms,
 		m.Processes,
 		m.Rings,
 		m.StackEnds,

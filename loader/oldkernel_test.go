@@ -33,7 +33,7 @@ func TestProgramsForLinux58(t *testing.T) {
 			}
 			for name, m := range spec.Maps {
 				switch m.Type {
-				case ebpf.Array, ebpf.PerCPUArray, ebpf.Hash, ebpf.LRUHash, ebpf.RingBuf:
+				case ebpf.Array, ebpf.ProgramArray, ebpf.PerCPUArray, ebpf.Hash, ebpf.LRUHash, ebpf.RingBuf:
 				default:
 					t.Errorf("%s, %s: map %s is of type %v", object, arch, name, m.Type)
 				}
@@ -274,10 +274,56 @@ func result(ins *asm.Instruction, r registers, rodata []byte) value {
 		return value{number, int64(binary.LittleEndian.Uint64(word[:]))}
 	case op.Class() == asm.ALU64Class && op.ALUOp() == asm.Mov && op.Source() == asm.RegSource:
 		return r[ins.Src]
+	case asksOfVerifier(ins):
+		return value{number, 0}
 	case op.Class() == asm.ALU64Class && op.ALUOp() == asm.Mov:
 		return value{number, ins.Constant}
 	}
 	return value{}
+}
+
+// asksOfVerifier reports whether an instruction asks for a field of the verifier's, of later kernels (bpf/uprobe.h).
+func asksOfVerifier(ins *asm.Instruction) bool {
+	relocation := btf.CORERelocationMetadata(ins)
+	return relocation != nil && strings.Contains(relocation.String(), `"bpf_subprog_info"`)
+}
+
+// Programs on uprobes see to it that their stack is not the CPU's, and that no other thread's run of them comes in
+// between, before they do anything else.
+func TestUprobeProgramsAreAlone(t *testing.T) {
+	for _, arch := range []string{"x86", "arm64"} {
+		spec, err := ebpf.LoadCollectionSpec(fmt.Sprintf("../gen/sampler_%s_bpfel.o", arch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		programs := 0
+		for name, prog := range spec.Programs {
+			if prog.SectionName != "uprobe" {
+				continue
+			}
+			programs++
+			var calls []string
+			for i := range prog.Instructions {
+				switch ins := &prog.Instructions[i]; {
+				case ins.IsKfuncCall():
+					calls = append(calls, ins.Reference())
+				case ins.IsBuiltinCall():
+					calls = append(calls, asm.BuiltinFunc(ins.Constant).String())
+				case ins.IsFunctionCall():
+					calls = append(calls, "")
+				}
+			}
+			if want := []string{"FnTailCall", "bpf_preempt_disable"}; len(calls) < 3 || !slices.Equal(calls[:2], want) {
+				t.Errorf("%s, %s: the first calls are %q, want %q", arch, name, calls[:min(2, len(calls))], want)
+			}
+			if !slices.Contains(calls, "bpf_preempt_enable") {
+				t.Errorf("%s, %s: cannot be preempted any more", arch, name)
+			}
+		}
+		if programs != 8 {
+			t.Errorf("%s: %d programs on uprobes", arch, programs)
+		}
+	}
 }
 
 // branch says whether a conditional jump is taken, where that is decided.
