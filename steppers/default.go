@@ -14,6 +14,7 @@ import (
 	"github.com/swbpf/swbpf/steppers/pe"
 	"github.com/swbpf/swbpf/steppers/perl"
 	"github.com/swbpf/swbpf/steppers/php"
+	"github.com/swbpf/swbpf/steppers/postgres"
 	"github.com/swbpf/swbpf/steppers/pypy"
 	"github.com/swbpf/swbpf/steppers/python"
 	"github.com/swbpf/swbpf/steppers/ruby"
@@ -42,7 +43,9 @@ import (
 //	Perl        for Perl,
 //	Lua         for Lua,
 //	LuaJIT      for LuaJIT, and walks from its traces,
+//	R           for R,
 //	Bash        for scripts of bash,
+//	Postgres    for PL/pgSQL and SQL,
 //	V8          and for JavaScript
 //	JSC         JavaScript of Bun, in frames of its virtual machine
 //	SpiderMonkey JavaScript of Firefox and gjs, in frames of its virtual machine
@@ -74,7 +77,7 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 	frames := NewFrameFunc(&FrameAnalyzer{made: madeFrames{tables: tables}})
 	frames.saved = analysis
 	return unwind.NewGroup(NewBottom(), NewDynamic(nil), NewSigHandler(), wazero.New(), NewGo(),
-		python.New(tables), pypy.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables), bash.New(tables),
+		python.New(tables), pypy.New(tables), ruby.New(tables), php.New(tables), perl.New(tables), lua.New(tables), luajit.New(tables), gnur.New(tables), bash.New(tables), postgres.New(tables),
 		v8.New(), jsc.New(), spidermonkey.New(tables), beam.New(), chez.New(), pe.New(), NewOCaml(),
 		NewDebug(tables), NewJIT(), hotspot.New(NewFrameAnalyzer()), clr.New(), NewHaskell(), NewGuile(), NewSBCL(), frames, analysis, NewBadCall())
 }
@@ -85,5 +88,5 @@ func group(tables *unwind.Tables, analysis *Analysis) *unwind.AddressRangeGroup 
 func Collector(pid int, libs *procstate.AddressSpace) procstate.Collector {
 	return procstate.JoinCollectors(procstate.GoCollector(pid, libs), python.Collector(libs), ruby.Collector(libs),
 		php.Collector(libs), perl.Collector(libs), beam.Collector(libs), chez.Collector(libs), lua.Collector(libs),
-		luajit.Collector(libs), gnur.Collector(libs), bash.Collector(libs), spidermonkey.Collector(libs), wazero.Collector(libs))
+		luajit.Collector(libs), gnur.Collector(libs), bash.Collector(libs), postgres.Collector(libs), spidermonkey.Collector(libs), wazero.Collector(libs))
 }

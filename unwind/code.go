@@ -10,7 +10,7 @@ type CodeFunction struct {
 	SystemName string // as the runtime has it, with parameters
 	File       string // its source; "" when not known
 	StartLine  int    // in File, 0 when not known
-	Runtime    string // whose function it is: "java", "python", "ruby", "php", "perl", "lua", "r", "bash", "javascript", "erlang", "scheme", "dotnet", "wasm"
+	Runtime    string // whose function it is: "java", "python", "ruby", "php", "perl", "lua", "r", "bash", "postgres", "javascript", "erlang", "scheme", "dotnet", "wasm"
 }
 
 // CodeLine is where a function is that a frame runs.
