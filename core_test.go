@@ -133,6 +133,11 @@ func TestCoreIsLive(t *testing.T) {
 			if w.ProcessState().PID() != tg.pid || w.Arch() != ps.Arch || w.ProcessState().ExecutablePath() != ps.Executable {
 				t.Errorf("core of process %d, %s, %s", w.ProcessState().PID(), w.Arch().Name, w.ProcessState().ExecutablePath())
 			}
+			if args := strings.Join(tg.cmd.Args, " "); strings.HasSuffix(c.name, "kernel") { // gdb writes the program's name alone
+				if got := w.ProcessState().(*procstate.Core).CommandLine; got != args[:min(len(args), 79)] {
+					t.Errorf("its command line is %q, want %q", got, args)
+				}
+			}
 			if len(stacks) != len(ps.Stacks) && c.source != "deep.go" {
 				t.Errorf("%d threads, the process had %d", len(stacks), len(ps.Stacks))
 			}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swbpf/swbpf"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/unwind"
@@ -47,6 +48,17 @@ func TestPostgres(t *testing.T) {
 			infos, err := procstate.ProcessThreads(pid)
 			return err == nil && len(infos) == 1 && infos[0].State == procstate.StateSleeping
 		})
+		for name, walk := range map[string]func() (*swbpf.ProcessStacks, error){
+			"a copy":  func() (*swbpf.ProcessStacks, error) { return swbpf.WalkProcess(pid, swbpf.WalkOptions{}) },
+			"stopped": func() (*swbpf.ProcessStacks, error) { return swbpf.WalkStopped(pid, swbpf.WalkOptions{}, nil) },
+		} {
+			const does = "do $$ begin insert into places values (''); end $$;" // the last statement of waits.sql
+			if ps, err := walk(); err != nil {
+				t.Error(err)
+			} else if work := ps.Stacks[0].Work; work == nil || len(work.Attributes) != 1 || work.Attributes[0] != (procstate.ContextAttribute{Key: "db.query.text", Value: does}) {
+				t.Errorf("%s: it works on %+v", name, work)
+			}
+		}
 		threads := map[procstate.ThreadID][]string{procstate.ThreadID(pid): want}
 		walkBothWays(t, pid, threads, func(w *unwind.Walker, _ procstate.ThreadID, frames []unwind.Frame) {
 			t.Helper()

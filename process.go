@@ -31,7 +31,8 @@ type ThreadStack struct {
 	// Java is what Java knows of the thread, where it is in Java; else nil.
 	Java *hotspot.Thread
 
-	// Work is what the thread works on, where its program tells profilers that; else nil.
+	// Work is what the thread works on, where its program tells profilers that, or it executes a statement of SQL
+	// in a server of PostgreSQL; else nil.
 	Work *procstate.ThreadWork
 
 	// Walker has what belongs to Frames: names, libraries, steppers. It is nil
@@ -152,13 +153,13 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	java := hotspot.NewHeap(pid, procstate.ProcessMemory(pid), opts.Space)
 	javaThreads := make(map[procstate.ThreadID]*hotspot.Thread)
 	var locks []python.Lock
-	contexts := procstate.ContextsOfProcess(pid, opts.Space)
+	workOf := worksOfProcess(pid, opts.Space)
 	works := make(map[procstate.ThreadID]*procstate.ThreadWork)
 	copts.Collect = collector(pid, opts.Space, java, javaThreads, &locks)
-	if contexts != nil {
+	if workOf.tell() {
 		copts.Collect = procstate.JoinCollectors(copts.Collect,
 			func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, _ func(addr uint64, n int)) {
-				works[tid] = contexts.Of(m, regs)
+				works[tid] = workOf.Of(m, tid, regs)
 			})
 	}
 	var virtual *hotspot.VirtualThreads
@@ -188,10 +189,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	if err := afterTracer(capture); err != nil {
 		return nil, err
 	}
-	ps := &ProcessStacks{PID: pid, Executable: c.ExecutablePath(), Arch: c.Arch()}
-	if contexts != nil {
-		ps.Context = contexts.Process
-	}
+	ps := &ProcessStacks{PID: pid, Executable: c.ExecutablePath(), Arch: c.Arch(), Context: workOf.Process()}
 	stacks := make(map[procstate.ThreadID]*ThreadStack)
 	ps.Stacks = make([]ThreadStack, len(c.CapturedThreads()))
 	for i, t := range c.CapturedThreads() {

@@ -32,7 +32,7 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 	if space == nil {
 		space = procstate.SpaceOfProcess(pid)
 	}
-	contexts := procstate.ContextsOfProcess(pid, space)
+	works := worksOfProcess(pid, space)
 	var infos []procstate.Thread
 	var p *procstate.ProcDebug
 	err := afterTracer(func() (err error) {
@@ -64,10 +64,7 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 			return nil, err
 		}
 	}
-	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch()}
-	if contexts != nil {
-		ps.Context = contexts.Process
-	}
+	ps := &ProcessStacks{PID: pid, Executable: p.ExecutablePath(), Arch: p.Arch(), Context: works.Process()}
 	budget := FrameBudget(opts.MaxFrames, nil)
 	if first := procstate.ThreadID(pid); len(opts.Threads) == 0 && !slices.Contains(tids, first) {
 		s := ThreadStack{Thread: findThread(infos, first), Err: procstate.ErrThreadExited}
@@ -86,8 +83,8 @@ func WalkStopped(pid int, opts WalkOptions, look func(*ProcessStacks)) (*Process
 		s.Frames, s.Err = w.WalkStack(nil, tid)
 		budget.Keep(len(s.Frames))
 		var regs procstate.Regs
-		if contexts != nil && p.Registers(tid, &regs) == nil {
-			s.Work = contexts.Of(p, &regs)
+		if works.tell() && p.Registers(tid, &regs) == nil {
+			s.Work = works.Of(p, tid, &regs)
 		}
 		ps.Stacks = append(ps.Stacks, s)
 	}

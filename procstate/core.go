@@ -22,6 +22,9 @@ type Core struct {
 	Lacks  uint64 // bytes at its end, of which its headers tell: it was cut short
 	Name   string // the process's name (comm), at most 15 bytes
 
+	// CommandLine are the arguments of the process, with spaces between them, at most 79 bytes.
+	CommandLine string
+
 	// Damaged are the program headers, counted from 0, whose numbers no segment can
 	// have. Those segments are left out.
 	Damaged []int

@@ -24,7 +24,7 @@ type coreLayout struct {
 	prPID      int // pr_pid
 	prReg      int // pr_reg
 	psPID      int // pr_pid of struct elf_prpsinfo
-	psName     int // pr_fname, 16 bytes
+	psName     int // pr_fname, 16 bytes, and behind it pr_psargs, 80
 	headerSize int // of a program header
 }
 
@@ -188,6 +188,8 @@ func (c *Core) readNote(typ uint32, d []byte, lay *coreLayout) {
 			c.pid = int(le.Uint32(d[lay.psPID:]))
 			name, _, _ := bytes.Cut(d[lay.psName:lay.psName+16], []byte{0})
 			c.Name = string(name)
+			args, _, _ := bytes.Cut(d[lay.psName+16:min(len(d), lay.psName+16+80)], []byte{0})
+			c.CommandLine = string(bytes.TrimRight(args, " "))
 		}
 	case ntAuxv:
 		for ; len(d) >= 2*lay.word && len(c.auxv) < maxCoreAuxv; d = d[2*lay.word:] {

@@ -151,6 +151,10 @@ func TestTopScreen(t *testing.T) {
 	}
 	m.keys("Tab")
 	m.wait("[2 Processes]", pid, "depth30", "100.00")
+	m.keys("Enter")
+	m.wait("ROOTS", "stacks of process "+pid+" depth30: /", "100.0")
+	m.keys("Escape")
+	m.wait("[2 Processes]", "COMMAND")
 	m.keys("3")
 	m.wait("[3 Threads]", pid)
 	m.keys("Enter")

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // topTab is one of the lists.
@@ -375,6 +377,9 @@ func (v *topView) openStacks(callers bool) {
 		v.label = v.names.funcs[r.fn].name
 	case topTabProcesses:
 		v.label = "process " + decimal(r.pid) + " " + r.comm
+		if command := commandText(procstate.CommandLine(int(r.pid)), r.comm); command != "" {
+			v.label += ": " + command
+		}
 	case topTabThreads:
 		v.label = "thread " + decimal(r.tid) + " " + r.comm
 	}

@@ -64,7 +64,8 @@ func newWalkCommand() *cobra.Command {
 		Short: "Print the stacks of running processes or of a core file",
 		Long: `Walk stops all threads of a process together, for as long as it takes to copy
 their registers and live stacks, sets them going again, and then walks the
-copies. The time the process stood still is printed.
+copies. The time the process stood still is printed, and its command line where
+that tells more than the program's name; JSON has the whole of it.
 
 Threads of the same state, stack and name, but for numbers in it, are shown
 together. A frame that was not found by plain call frame information shows the
@@ -76,12 +77,13 @@ Java, of .NET (8 and 10) and of Ruby (CRuby 2.7 to 3.4), functions of Python
 (CPython 3.7 to 3.15), of PHP (7.4 to 8.5), of Lua (5.1 to 5.5, LuaJIT 2.1), of
 R (4.0 to 4.6), of bash (5.1 to 5.3), of JavaScript (Node 18, 20 and 22 to 26,
 Deno 2, Chromium 141 to 156, Bun 1.2.21 to 1.4, Firefox 153, gjs), of
-WebAssembly (wazero 1.8 to 1.12, Node), of Erlang and of Scheme (Chez) and
-subroutines of Perl (5.30 to 5.42) stand where they run, with their lines (of R,
-Scheme and WebAssembly none, of .NET where there is a PDB, of Bun those of
-calls, of Chromium few): "interpreted" where it is not their own code that does,
-or where that is not known. On arm64 it is those of Java, Python, Ruby, PHP,
-Perl, Lua (not LuaJIT) and Node.
+WebAssembly (wazero 1.8 to 1.12, Node), of PL/pgSQL and SQL (PostgreSQL 13 to
+18), of Erlang and of Scheme (Chez) and subroutines of Perl (5.30 to 5.42) stand
+where they run, with their lines (of R, SQL, Scheme and WebAssembly none, of
+.NET where there is a PDB, of Bun those of calls, of Chromium few):
+"interpreted" where it is not their own code that does, or where that is not
+known. On arm64 it is those of Java, Python, Ruby, PHP, Perl, Lua (not LuaJIT),
+PostgreSQL and Node.
 
 A thread that waits in a system call has that, and what it is about: a file, the
 ends of a socket, who has the other end of a pipe (not with --watch), a process,
@@ -91,9 +93,9 @@ has its whole name and, in brackets, what it does and waits for, and which
 thread has that: of monitors, locks, futures and Thread.join. Of CPython (3.7 to
 3.15) it is told which thread has the GIL, and which wait for it. Where the
 program tells profilers which trace and span a thread works on (OpenTelemetry's
-thread context), that is said as well. A deadlock
-comes first: threads each of which waits for what the next one has, and none of
-which gives up by itself.
+thread context), that is said as well, and of a server of PostgreSQL the text of
+the statement that it executes. A deadlock comes first: threads each of which
+waits for what the next one has, and none of which gives up by itself.
 
 Goroutines of a Go program (1.20 to 1.27, stripped or not) that wait for
 something or for a thread have none: they are shown after the threads, those of
@@ -429,7 +431,7 @@ func walkLiveOnce(o *walkOptions, pid int) (*processWalk, error) {
 // take takes over the stacks and tasks of a process, and walks its goroutines and virtual threads
 // until ctx is done.
 func (p *processWalk) take(ctx context.Context, ps *stackwalk.ProcessStacks, o *walkOptions) {
-	p.exe, p.arch, p.context = ps.Executable, ps.Arch, ps.Context
+	p.exe, p.command, p.arch, p.context = ps.Executable, procstate.CommandLine(ps.PID), ps.Arch, ps.Context
 	for i := range ps.Stacks {
 		s := &ps.Stacks[i]
 		t := threadWalk{
@@ -462,15 +464,16 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 		fmt.Fprintf(os.Stderr, "%s is damaged: %s (from 0: %s) cannot be right, and what they tell of is left out\n", o.core, plural(n, "program header"), ranges(slices.Clone(core.Damaged)))
 	}
 	pw := &processWalk{pid: core.PID(), exe: core.ExecutablePath(), arch: core.Arch(), closer: core, frames: stackwalk.FrameBudget(maxWalkFrames, nil)}
+	if core.CommandLine != "" {
+		pw.command = []string{core.CommandLine}
+	}
 	tids, err := w.Threads()
 	if err != nil {
 		core.Close()
 		return nil, err
 	}
-	contexts := procstate.ContextsOf(core)
-	if contexts != nil {
-		pw.context = contexts.Process
-	}
+	works := stackwalk.WorksOf(core)
+	pw.context = works.Process()
 	var java *hotspot.Moment
 	if heap := hotspot.NewHeap(0, core, core.Libraries()); heap != nil {
 		java = heap.At(core)
@@ -490,8 +493,8 @@ func walkCore(o *walkOptions) (*processWalk, error) {
 			t.takeJava(java.Thread(tid))
 		}
 		var regs procstate.Regs
-		if contexts != nil && core.Registers(tid, &regs) == nil {
-			t.work = contexts.Of(core, &regs)
+		if core.Registers(tid, &regs) == nil {
+			t.work = works.Of(core, tid, &regs)
 		}
 		pw.threads = append(pw.threads, t)
 	}

@@ -19,6 +19,7 @@ import (
 type processWalk struct {
 	pid     int
 	exe     string
+	command []string // its arguments; of a core all in one
 	arch    *procstate.Arch
 	live    bool
 	stopped time.Duration

@@ -15,6 +15,7 @@ type (
 	jsonProcess struct {
 		PID       int          `json:"pid"`
 		Exe       string       `json:"exe"`
+		Command   []string     `json:"command,omitempty"` // its arguments; of a core file all in one, 79 bytes of them
 		Arch      string       `json:"arch"`
 		StoppedNs int64        `json:"stopped_ns"`
 		WalkNs    int64        `json:"walk_ns"`
@@ -177,7 +178,7 @@ type (
 // writeWalkJSON writes a process as one line. Frames may be very many: they are written
 // one by one, where the others have room for them.
 func writeWalkJSON(w io.Writer, p *processWalk) error {
-	out := jsonProcess{PID: p.pid, Exe: p.exe, Arch: p.arch.Name, StoppedNs: p.stopped.Nanoseconds(),
+	out := jsonProcess{PID: p.pid, Exe: p.exe, Command: p.command, Arch: p.arch.Name, StoppedNs: p.stopped.Nanoseconds(),
 		WalkNs: p.took.Nanoseconds(), Threads: make([]jsonThread, 0, len(p.threads)),
 		Resource: attributesMap(p.context.Resource)}
 	for i := range p.threads {

@@ -158,11 +158,14 @@ func TestWalkJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &p); err != nil {
 		t.Fatal(err)
 	}
-	if want := strings.Fields("pid exe arch stopped_ns walk_ns threads"); !slices.Equal(keysOf(t, json.RawMessage(out)), want) {
+	if want := strings.Fields("pid exe command arch stopped_ns walk_ns threads"); !slices.Equal(keysOf(t, json.RawMessage(out)), want) {
 		t.Errorf("process has keys %v, want %v", keysOf(t, json.RawMessage(out)), want)
 	}
 	if p.PID != cmd.Process.Pid || p.StoppedNs <= 0 || p.WalkNs < p.StoppedNs || len(p.Threads) != 6 {
 		t.Errorf("pid %d, stopped %d ns, walk %d ns, %d threads", p.PID, p.StoppedNs, p.WalkNs, len(p.Threads))
+	}
+	if !slices.Equal(p.Command, cmd.Args) {
+		t.Errorf("command %q, want %q", p.Command, cmd.Args)
 	}
 	for i, raw := range p.Threads {
 		if want := strings.Fields("tid name state complete reason frames wait"); !slices.Equal(keysOf(t, raw), want) {
@@ -230,6 +233,9 @@ func TestWalkText(t *testing.T) {
 	}
 	if strings.Count(out, " step+0x") != 8 || !strings.Contains(out, "threads.c:") {
 		t.Errorf("output:\n%s", out)
+	}
+	if want := "\ncommand: " + cmd.Path + " 5 7 quiet\n"; !strings.Contains(out, want) {
+		t.Errorf("there is no %q:\n%s", want, out)
 	}
 	out, _, _ = runWalk(t, "--no-group", pid)
 	if strings.Count(out, ": complete\n") != 6 {

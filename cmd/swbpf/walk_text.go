@@ -37,6 +37,9 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	if _, err := fmt.Fprintln(w, head+")"); err != nil {
 		return err
 	}
+	if command := commandText(p.command, p.exe); command != "" {
+		fmt.Fprintf(w, "command: %s\n", command)
+	}
 	p.writeDeadlocks(w)
 	for _, g := range groupThreads(p, group) {
 		t := g[0]
@@ -47,6 +50,24 @@ func writeWalkText(w io.Writer, p *processWalk, group bool) error {
 	p.writeVirtual(w)
 	p.writeTasks(w)
 	return nil
+}
+
+// commandText is the command line of a process that runs a program, "" where that is but its name.
+func commandText(args []string, exe string) string {
+	if len(args) == 1 && strings.TrimPrefix(filepath.Base(args[0]), "-") == filepath.Base(exe) {
+		return ""
+	}
+	return printable(shortened(strings.Join(args, " ")))
+}
+
+// shortened leaves out the middle of a long text: what a program of Java is to do stands last in its command line, what
+// a statement of SQL is for in its beginning and its end.
+func shortened(s string) string {
+	const most, half = 240, 115
+	if text := []rune(s); len(text) > most {
+		return string(text[:half]) + " [...] " + string(text[len(text)-half:])
+	}
+	return s
 }
 
 // writeStack writes the frames of a stack and why it ends early, if it does.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -24,6 +25,31 @@ func TestReplaceNumbers(t *testing.T) {
 		}
 		if got := numbersOf(tc.name); !slices.Equal(got, tc.numbers) {
 			t.Errorf("%q: %q, want %q", tc.name, got, tc.numbers)
+		}
+	}
+}
+
+// TestCommandText: a command line is shown where it tells more than the program's name, in one line that is not too long.
+func TestCommandText(t *testing.T) {
+	long := strings.Repeat("/a.jar:", 1000)
+	for _, tc := range []struct {
+		exe  string
+		args []string
+		want string
+	}{
+		{"/usr/bin/cat", nil, ""},
+		{"/usr/bin/cat", []string{"cat"}, ""},
+		{"/usr/bin/cat", []string{"/bin/cat"}, ""},
+		{"/usr/bin/bash", []string{"-bash"}, ""},
+		{"/usr/bin/cat", []string{"cat", "/bin/cat"}, "cat /bin/cat"},
+		{"/usr/lib/postgresql/15/bin/postgres", []string{"postgres: shop pay [local] UPDATE waiting"}, "postgres: shop pay [local] UPDATE waiting"},
+		{"/usr/bin/x", []string{"x", "a\x1b[2J\nb"}, "x a?[2J?b"},
+		{"/usr/bin/x", []string{"\xff\xfe"}, "\ufffd\ufffd"},
+		{"/usr/bin/java", []string{"java", "-Xmx4g", "-cp", long, "com.example.Main", "--port=80"},
+			"java -Xmx4g -cp " + long[:99] + " [...] " + long[len(long)-88:] + " com.example.Main --port=80"},
+	} {
+		if got := commandText(tc.args, tc.exe); got != tc.want {
+			t.Errorf("%.60q of %s: %q, want %q", tc.args, tc.exe, got, tc.want)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func workText(g []*threadWalk) string {
 	}
 	var labels []procstate.GoLabel
 	for _, a := range common.Attributes {
-		labels = append(labels, procstate.GoLabel(a))
+		labels = append(labels, procstate.GoLabel{Key: a.Key, Value: shortened(a.Value)})
 	}
 	return text + labelsText(labels)
 }
