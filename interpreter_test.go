@@ -284,15 +284,27 @@ func toldCalls(w *unwind.Walker, frames []unwind.Frame) (calls []string) {
 // what to expect in the process itself, which is stopped, and whose memory is as it is.
 func walkBothWays(t *testing.T, pid int, want map[procstate.ThreadID][]string, check func(*unwind.Walker, procstate.ThreadID, []unwind.Frame)) {
 	t.Helper()
-	ps, err := swbpf.WalkProcess(pid, swbpf.WalkOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range ps.Stacks {
-		if s.Err != nil {
-			t.Errorf("thread %d: %v", s.TID, s.Err)
+	walk := func(opts swbpf.WalkOptions) (half int) {
+		t.Helper()
+		ps, err := swbpf.WalkProcess(pid, opts)
+		if err != nil {
+			t.Fatal(err)
 		}
-		check(s.Walker, s.TID, s.Frames)
+		for _, s := range ps.Stacks {
+			if s.Err != nil {
+				t.Errorf("%d bytes of stacks: thread %d: %v", opts.StackBytes, s.TID, s.Err)
+			}
+			check(s.Walker, s.TID, s.Frames)
+			if n := len(s.Frames); n > 0 {
+				if bytes := s.Frames[n-1].SP() - s.Frames[0].SP(); bytes < procstate.DefaultStackBytes { // it is one stack
+					half = max(half, int(bytes/2))
+				}
+			}
+		}
+		return half
+	}
+	if half := walk(swbpf.WalkOptions{}); half > 0 {
+		walk(swbpf.WalkOptions{StackBytes: half}) // the rest of the stacks is copied when they were walked
 	}
 	w, err := swbpf.ForPID(pid)
 	if err != nil {

@@ -155,12 +155,15 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	var locks []python.Lock
 	workOf := worksOfProcess(pid, opts.Space)
 	works := make(map[procstate.ThreadID]*procstate.ThreadWork)
-	copts.Collect = collector(pid, opts.Space, java, javaThreads, &locks)
-	if workOf.tell() {
-		copts.Collect = procstate.JoinCollectors(copts.Collect,
-			func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, _ func(addr uint64, n int)) {
-				works[tid] = workOf.Of(m, tid, regs)
-			})
+	// Of each capture: what a Collector has taken of all threads at once it does not take again.
+	collect := func() procstate.Collector {
+		c := collector(pid, opts.Space, java, javaThreads, &locks)
+		if !workOf.tell() {
+			return c
+		}
+		return procstate.JoinCollectors(c, func(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, _ func(addr uint64, n int)) {
+			works[tid] = workOf.Of(m, tid, regs)
+		})
 	}
 	var virtual *hotspot.VirtualThreads
 	var tasks *python.TaskList
@@ -183,6 +186,7 @@ func WalkProcess(pid int, opts WalkOptions) (*ProcessStacks, error) {
 	}
 	var c *procstate.Capture
 	capture := func() (err error) {
+		copts.Collect = collect()
 		c, err = procstate.CaptureProcess(pid, copts)
 		return err
 	}
