@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/swbpf/swbpf/gen"
+	"github.com/swbpf/swbpf/procstate"
 )
 
 // Limits and defaults of a Config.
@@ -72,6 +73,11 @@ type Config struct {
 	// MinOffCPU is the least duration of a sample of OffCPU; 0 means
 	// DefaultMinOffCPU. With Wall shorter ones are added to the thread's next.
 	MinOffCPU time.Duration
+
+	// Collect, if set, makes what tells of a thread that is off the CPU when the Session finds it so, which memory of its process
+	// beside its stacks a sample of it has (Sample.FrameRegions): the frames that a runtime keeps. It may return nil, and
+	// is called by Start, ReadSamples and Stop.
+	Collect func(pid int) procstate.Collector
 
 	// Wakers asks with OffCPU and Wall for a sample of what wakes a thread up whose time off the CPU has a
 	// sample: Sample.Waker. One of another process than those asked for has no user part. It needs Kernel, as

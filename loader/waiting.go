@@ -110,7 +110,7 @@ func (s *Session) readWaiting(in map[uint32]*blockedRecord) error {
 	if err != nil {
 		return err
 	}
-	w := waitingStack{s: s, page: make([]byte, 4096)}
+	w := waitingStack{s: s, page: make([]byte, 4096), left: maxCollected}
 	var threads []waitingThread
 	for len(all) > 0 {
 		if len(all) < 8 {
@@ -175,7 +175,7 @@ func (r *blockedRecord) dropUserStack() error {
 	if h.Regions > 0 {
 		r.words = append(r.words[:n/8], stackPointer(h), regionWord(0))
 		h = (*sampleHeader)(unsafe.Pointer(unsafe.SliceData(r.words)))
-		h.Regions, h.Parts, h.StackEnd = 1, 0, uint8(StackEndChanged)
+		h.Regions, h.Parts, h.Frames, h.StackEnd = 1, 0, 0, uint8(StackEndChanged)
 	}
 	return nil
 }
@@ -199,10 +199,19 @@ var belowSP = procstate.HostArch().BelowSP
 
 // waitingStack adds user stacks to the records of threads that wait.
 type waitingStack struct {
-	s    *Session
-	page []byte
-	rec  []byte // the record in the making
+	s      *Session
+	page   []byte
+	rec    []byte // the record in the making
+	left   int    // bytes that may still be copied of frames that runtimes keep, of all threads
+	sample Sample // whose registers are those of the record
 }
+
+// Limits on what is copied of the frames that runtimes keep, in bytes and regions.
+const (
+	maxCollected     = 16 << 20
+	maxCollectedEach = 256 << 10 // of a thread
+	maxCollectedMany = 128       // the same; there are up to 255 regions in a record
+)
 
 // complete returns the record with the regions that a sample of the thread has.
 // It is valid until the next call.
@@ -226,8 +235,11 @@ func (w *waitingStack) complete(rec []byte) []byte {
 	}
 	if goProc := (gen.SamplerGoProcess{}); w.s.maps.GoProcesses.Lookup(h.Tgid, &goProc) == nil {
 		w.addGoroutine(&goProc)
-	} else if end == uint8(StackEndLimit) {
-		w.addOuterParts(sp + limit)
+	} else {
+		if end == uint8(StackEndLimit) {
+			w.addOuterParts(sp + limit)
+		}
+		w.addFrames()
 	}
 	h = w.header()
 	h.StackEnd = end
@@ -291,6 +303,34 @@ func (w *waitingStack) addOuterParts(copied uint64) {
 			w.header().Parts++
 		}
 	}
+}
+
+// addFrames adds the frames that runtimes keep of the thread.
+func (w *waitingStack) addFrames() {
+	h := w.header()
+	if w.s.cfg.Collect == nil || h.Regions == 0 {
+		return
+	}
+	collect := w.s.cfg.Collect(int(h.Tgid))
+	if collect == nil {
+		return
+	}
+	p := &w.sample
+	p.User, p.Arch, p.Regs = UserState(h.User), nil, procstate.Regs{}
+	if p.decodeRegs(h); p.Arch == nil || p.Arch.AddressWidth != 8 {
+		return
+	}
+	tid, left, many := h.Tid, maxCollectedEach, maxCollectedMany
+	collect(procstate.ProcessMemory(int(tid)), procstate.ThreadID(tid), &p.Regs, func(addr uint64, n int) {
+		if n <= 0 || n > min(left, w.left) || many == 0 {
+			return
+		}
+		if w.add(addr, uint64(n)) == 0 {
+			return
+		}
+		w.header().Frames++
+		left, w.left, many = left-n, w.left-n, many-1
+	})
 }
 
 // readMemory reads all of b from a thread: its process gives nothing when its

@@ -16,6 +16,7 @@ import (
 	"github.com/swbpf/swbpf/loader"
 	"github.com/swbpf/swbpf/procstate"
 	"github.com/swbpf/swbpf/profile"
+	"github.com/swbpf/swbpf/steppers"
 )
 
 // recorder runs a recording: it keeps the session, the side-band and the
@@ -40,7 +41,8 @@ type recorder struct {
 	parts   *parts                  // nil where there is one
 	value   [loader.MaxEvents]int64 // by event, of the samples in all profiles, in the unit that these have
 
-	precedence *precedence // of the thread that reads the rings; nil without
+	collectors steppers.ThreadCollectors // of threads that wait
+	precedence *precedence               // of the thread that reads the rings; nil without
 
 	forgotten   time.Time // when idle threads were forgotten last
 	filesClosed time.Time // when idle files were closed last
@@ -130,6 +132,7 @@ func (r *recorder) start(reads bool) error {
 	}
 	if event.IsOffCPU() || event.IsWall() {
 		cfg.RingBytes = switchRing
+		cfg.Collect = r.collector
 	}
 	if len(o.command) > 0 {
 		if r.command, err = loader.StartCommand(o.command); err != nil {
@@ -270,6 +273,14 @@ func (r *recorder) follow(pids []int) (err error) {
 	})
 	r.pipeline.procs = r.procs
 	return r.procs.Bootstrap()
+}
+
+// collector returns what collects of a thread of a process what runtimes keep of its frames; nil where there is nothing.
+func (r *recorder) collector(pid int) procstate.Collector {
+	if proc := r.procs.Process(int32(pid)); proc != nil {
+		return r.collectors.Of(proc.Space)
+	}
+	return nil
 }
 
 // run records until the time is over, the command or all processes or threads asked for

@@ -134,44 +134,75 @@ const (
 
 // Collector returns a Collector of what walks need of the interpreter, of all threads at
 // once; nil where none of the libraries of the process is one.
-func Collector(libs procstate.LibraryState) procstate.Collector {
-	p, bias := of(libs)
+func Collector(libs procstate.LibraryState) procstate.Collector { return newCollector(libs, false) }
+
+// ThreadCollector is Collector for one thread: it takes what is of others only where CPython does not tell which is its own.
+func ThreadCollector(libs procstate.LibraryState) procstate.Collector {
+	return newCollector(libs, true)
+}
+
+func newCollector(libs procstate.LibraryState, one bool) procstate.Collector {
+	p, lib := of(libs)
 	if p == nil {
 		return nil
 	}
-	c := &collector{fields: p.fields, runtime: p.runtime + bias}
+	c := &collector{fields: p.fields, arch: lib.Image.Arch(), runtime: p.runtime + lib.Bias, one: one}
 	return c.collect
 }
 
-// of returns the interpreter that is among some libraries, and where it is; nil where none is one.
-func of(libs procstate.LibraryState) (p *image, bias uint64) {
+// of returns the interpreter that is among some libraries, and in which; nil where none is one.
+func of(libs procstate.LibraryState) (p *image, lib procstate.Library) {
 	s := New(nil)
 	for _, lib := range procstate.LibrariesOf(libs) {
 		if lib.Image == nil {
 			continue
 		}
 		if p := s.image(lib.Image); p.fields != nil {
-			return p, lib.Bias
+			return p, lib
 		}
 	}
-	return nil, 0
+	return nil, procstate.Library{}
 }
 
 type collector struct {
 	fields  *layout
+	arch    *procstate.Arch
 	runtime uint64
+	one     bool // of a thread
 	done    bool
 }
 
+// own leaves the PyThreadStates of a thread, all where none is known to be one.
+func (c *collector) own(threads []threadState, tid procstate.ThreadID, regs *procstate.Regs) []threadState {
+	number := uint64(0)
+	if !c.fields.isObject {
+		number = uint64(procstate.ThreadInNamespace(int(tid)))
+	}
+	var own []threadState
+	for _, t := range threads {
+		if c.fields.isObject && isPthread(c.arch, t.id, regs.ThreadPointer) || !c.fields.isObject && t.id == number {
+			own = append(own, t)
+		}
+	}
+	if len(own) == 0 {
+		return threads
+	}
+	return own
+}
+
 // collect is the Collector.
-func (c *collector) collect(m procstate.Memory, _ procstate.ThreadID, _ *procstate.Regs, add func(addr uint64, n int)) {
+func (c *collector) collect(m procstate.Memory, tid procstate.ThreadID, regs *procstate.Regs, add func(addr uint64, n int)) {
 	if c.done {
 		return
 	}
 	c.done = true
 	f, left, others, looks := c.fields, maxStacks, maxOthers, maxLooks
 	b := make([]byte, f.frameBytes())
-	for _, thread := range listThreads(f, c.runtime, m.ReadWord) {
+	threads := listThreads(f, c.runtime, m.ReadWord)
+	if c.one {
+		threads = c.own(threads, tid, regs)
+	}
+	for _, thread := range threads {
 		t := thread.addr
 		add(t, int(f.threadBytes))
 		var chunk, top uint64

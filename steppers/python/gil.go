@@ -38,11 +38,11 @@ type Locks struct {
 
 // NewLocks makes a Locks of a process with some libraries; nil where none is CPython.
 func NewLocks(libs procstate.LibraryState) *Locks {
-	p, bias := of(libs)
+	p, lib := of(libs)
 	if p == nil {
 		return nil
 	}
-	return &Locks{p.fields, p.runtime + bias}
+	return &Locks{p.fields, p.runtime + lib.Bias}
 }
 
 // Read reads the locks of all interpreters, of a process that stands still or a copy of it; none where there are

@@ -96,12 +96,12 @@ type taskSet struct {
 
 // NewTasks makes a Tasks of a process with some libraries; nil where none is CPython.
 func NewTasks(libs procstate.LibraryState) *Tasks {
-	p, bias := of(libs)
+	p, python := of(libs)
 	if p == nil {
 		return nil
 	}
-	vm := &machine{fields: p.fields, codeType: p.codeType + bias, known: map[uint64]*function{}}
-	ts := &Tasks{objectReader: objectReader{vm, map[uint64]*class{}}, runtime: p.runtime + bias}
+	vm := &machine{fields: p.fields, codeType: p.codeType + python.Bias, known: map[uint64]*function{}}
+	ts := &Tasks{objectReader: objectReader{vm, map[uint64]*class{}}, runtime: p.runtime + python.Bias}
 	for _, lib := range libs.Libraries() {
 		if lib.Image == nil {
 			continue
