@@ -78,6 +78,9 @@ type Config struct {
 	// beside its stacks a sample of it has (Sample.FrameRegions): the frames that a runtime keeps. It may return nil, and
 	// is called by Start, ReadSamples and Stop.
 	Collect func(pid int) procstate.Collector
+	// OnWaiting, if set, is called with each sample for which Collect had something when it is taken, long before the
+	// time off the CPU is over: that is not known yet, nor whether the thread goes on meanwhile. ReadSamples has it later.
+	OnWaiting func(*Sample)
 
 	// Wakers asks with OffCPU and Wall for a sample of what wakes a thread up whose time off the CPU has a
 	// sample: Sample.Waker. One of another process than those asked for has no user part. It needs Kernel, as

@@ -133,6 +133,9 @@ func (s *Session) readWaiting(in map[uint32]*blockedRecord) error {
 			return err
 		}
 		threads = append(threads, waitingThread{pid, h.Tid, h.Time})
+		if h.Frames > 0 && s.cfg.OnWaiting != nil && w.sample.decode(in[h.Tid].bytes(), nil) == nil {
+			s.cfg.OnWaiting(&w.sample)
+		}
 	}
 	var t threadTimes
 	for _, thread := range threads {
@@ -203,7 +206,7 @@ type waitingStack struct {
 	page   []byte
 	rec    []byte // the record in the making
 	left   int    // bytes that may still be copied of frames that runtimes keep, of all threads
-	sample Sample // whose registers are those of the record
+	sample Sample // of the record, or its registers alone
 }
 
 // Limits on what is copied of the frames that runtimes keep, in bytes and regions.

@@ -291,6 +291,20 @@ func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
 	}
 }
 
+// rehearse has the kernel side copy, with later samples of a thread that waits, the frames that a runtime keeps of it: it walks
+// without those that this sample has. Else the thread's next time off the CPU would have no functions, however long that is.
+func (p *pipeline) rehearse(s *loader.Sample) {
+	wp := p.process(s)
+	if wp == nil {
+		return
+	}
+	wp.snapshot.Reset(procstate.ThreadID(s.TID), &s.Regs, s.StackRegions())
+	wp.snapshot.SetUserProbes(s.Probes)
+	wp.snapshot.SetTime(s.Time)
+	p.pcs, _ = wp.walker.WalkPCs(p.pcs[:0], &s.Regs)
+	p.learnFrames(wp, s)
+}
+
 // newParts begins to note the parts of a thread's stack.
 func (wp *walkedProcess) newParts(tid int32) *stackParts {
 	wp.forgetThreads()

@@ -73,3 +73,48 @@ outer()`, 1},
 		})
 	}
 }
+
+// Of a thread that waits over and over every time has the functions, from the first one on, which begins before the recording.
+func TestRecordWaitsAgain(t *testing.T) {
+	t.Parallel()
+	needRecord(t)
+	for _, tc := range []struct{ program, flag, code string }{
+		{"python3", "-c", `
+import time
+def inner(): time.sleep(0.3)
+def outer():
+    while True: inner()
+print("ready", flush=True)
+outer()`},
+		{"ruby", "-e", `def inner; sleep 0.3; end
+def outer; loop { inner }; end
+puts "ready"; STDOUT.flush; outer`},
+		{"php", "-r", `function inner() { usleep(300000); } function outer() { while (1) inner(); } echo "ready\n"; outer();`},
+		{"perl", "-e", `sub inner { select(undef, undef, undef, 0.3); } sub outer { while (1) { inner() } } $| = 1; print "ready\n"; outer();`},
+		{"bash", "-c", `inner() { read -rt 0.3 x; }; outer() { while :; do inner; done; }; echo ready; outer`},
+	} {
+		t.Run(tc.program, func(t *testing.T) {
+			testenv.Needs(t, tc.program)
+			cmd := exec.Command(tc.program, tc.flag, tc.code)
+			startReady(t, cmd)
+			waitFor(t, tc.program+" to come to rest", func() bool { return !strings.ContainsAny(threadStates(t, cmd.Process.Pid), "RD") })
+			r := runRecord(t, "--off-cpu", "-d", "1", "-p", fmt.Sprint(cmd.Process.Pid))
+			value := len(r.profile.SampleType) - 1
+			named, all := int64(0), int64(0)
+			for _, s := range r.profile.Sample {
+				if int32(s.NumLabel["tid"][0]) != int32(cmd.Process.Pid) {
+					continue // Ruby has a thread for its timer
+				}
+				all += s.Value[value]
+				stack := stackOf(s)
+				isInner := func(name string) bool { return strings.TrimPrefix(name, "main::") == "inner" }
+				if slices.ContainsFunc(stack, isInner) {
+					named += s.Value[value]
+				}
+			}
+			if all < 9e8 || float64(named) < 0.99*float64(all) {
+				t.Errorf("of %.1f ms %.1f have functions\n%s", float64(all)/1e6, float64(named)/1e6, r.folded)
+			}
+		})
+	}
+}

@@ -132,7 +132,7 @@ func (r *recorder) start(reads bool) error {
 	}
 	if event.IsOffCPU() || event.IsWall() {
 		cfg.RingBytes = switchRing
-		cfg.Collect = r.collector
+		cfg.Collect, cfg.OnWaiting = r.collector, func(s *loader.Sample) { r.pipeline.rehearse(s) }
 	}
 	if len(o.command) > 0 {
 		if r.command, err = loader.StartCommand(o.command); err != nil {
