@@ -204,9 +204,10 @@ var belowSP = procstate.HostArch().BelowSP
 type waitingStack struct {
 	s      *Session
 	page   []byte
-	rec    []byte // the record in the making
-	left   int    // bytes that may still be copied of frames that runtimes keep, of all threads
-	sample Sample // of the record, or its registers alone
+	rec    []byte        // the record in the making
+	left   int           // bytes that may still be copied of frames that runtimes keep, of all threads,
+	spent  time.Duration // and the time that this took
+	sample Sample        // of the record, or its registers alone
 }
 
 // Limits on what is copied of the frames that runtimes keep, in bytes and regions.
@@ -214,6 +215,9 @@ const (
 	maxCollected     = 16 << 20
 	maxCollectedEach = 256 << 10 // of a thread
 	maxCollectedMany = 128       // the same; there are up to 255 regions in a record
+
+	// maxCollecting is the time after which no more of them are looked for: memory may be made so that it takes long.
+	maxCollecting = 500 * time.Millisecond
 )
 
 // complete returns the record with the regions that a sample of the thread has.
@@ -311,9 +315,11 @@ func (w *waitingStack) addOuterParts(copied uint64) {
 // addFrames adds the frames that runtimes keep of the thread.
 func (w *waitingStack) addFrames() {
 	h := w.header()
-	if w.s.cfg.Collect == nil || h.Regions == 0 {
+	if w.s.cfg.Collect == nil || h.Regions == 0 || w.spent > maxCollecting {
 		return
 	}
+	begin := time.Now()
+	defer func() { w.spent += time.Since(begin) }()
 	collect := w.s.cfg.Collect(int(h.Tgid))
 	if collect == nil {
 		return
