@@ -192,6 +192,49 @@ func TestExamplesInText(t *testing.T) {
 		strings.Join(lines, "")+"return err\n}\n\nfunc main() { fmt.Println(readme(), doc()) }\n")
 }
 
+// TestLinks follows the links of the pages to each other's headings and to files.
+func TestLinks(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join("docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages = append(pages, "README.md")
+	heading := regexp.MustCompile("(?m)^#+ (.*)$")
+	punctuation := regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	link := regexp.MustCompile(`\]\(([^)\s]*)\)`)
+	headings := make(map[string]bool) // as "docs/WALK.md#goroutines"
+	texts := make(map[string]string)
+	for _, page := range pages {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[page] = string(b)
+		for _, m := range heading.FindAllStringSubmatch(texts[page], -1) {
+			anchor := punctuation.ReplaceAllString(strings.ToLower(m[1]), "")
+			headings[page+"#"+strings.ReplaceAll(anchor, " ", "-")] = true
+		}
+	}
+	for page, text := range texts {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			target, anchor, anchored := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file := page
+			if target != "" {
+				file = filepath.Join(filepath.Dir(page), target)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
+			}
+			if anchored && !headings[file+"#"+anchor] {
+				t.Errorf("%s links to %s, and there is no such heading", page, m[1])
+			}
+		}
+	}
+}
+
 // TestPackagesInArchitecture compares the table of packages of docs/ARCHITECTURE.md with
 // what there is and what that imports.
 func TestPackagesInArchitecture(t *testing.T) {
