@@ -168,6 +168,7 @@ func compareLines(t *testing.T, said, walk string) {
 
 // A recording of a program of Bun has all its functions, and none calls another than in the source.
 func TestRecordBun(t *testing.T) {
+	t.Parallel()
 	callers := map[string][]string{
 		"helper": {"area"}, "area": {"inner"}, "inner": {"map"}, "map": {"arrow"}, "arrow": {"compare"}, "Shape": {"make"}, "make": {"inner"},
 		"size": {"Shape"}, "leaf": {"size", "helper", "numbers"},
@@ -211,6 +212,7 @@ func TestRecordBun(t *testing.T) {
 
 // Functions in a recording, from a program's start, have lines in which they call another.
 func TestRecordBunLines(t *testing.T) {
+	t.Parallel()
 	calls := map[string][]int64{
 		"call": {31}, "more": {59}, "Base": {39, 41, 42}, "Derived": {52}, "value": {67}, "accessor": {79}, "arrow": {95},
 		"fallback": {100}, "inner": {111}, "callbacks": {107, 109}, "generated": {122}, "iterated": {132}, "toString": {141},
@@ -254,6 +256,7 @@ func TestRecordBunLines(t *testing.T) {
 
 // Code of regular expressions is that, of whichever.
 func TestRecordBunRegExp(t *testing.T) {
+	t.Parallel()
 	const scan = `const text = ('foo bar 12345 '.repeat(50) + 'x@y.org ').repeat(10); let n = 0
 function scan() { for (const m of text.matchAll(/([a-z0-9._-]+)@([a-z0-9.-]+)\.(org|com)/g)) n += m.length }
 while (process.cpuUsage().user < 1.5e6) scan()`

@@ -66,6 +66,7 @@ func TestPathsByEvent(t *testing.T) {
 // A recording of several events has each with its own samples: in one file where there is room for them, else
 // in files that lead to each other.
 func TestRecordEvents(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	dir := t.TempDir()
 	script := `i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; for n in 1 2 3 4 5 6 7 8 9 10; do read x < /etc/hostname || true; done`
@@ -198,6 +199,7 @@ func foldedSum(t *testing.T, path string) (sum int) {
 
 // Each event of a file has its own pages, which link to each other.
 func TestViewEvents(t *testing.T) {
+	t.Parallel()
 	b := profile.NewBuilder()
 	m := b.Module(profile.Module{Path: "/bin/prog", Kind: profile.Native, Limit: 0x100})
 	th := profile.Thread{PID: 1, TID: 2, Comm: profile.Comm("prog")}
@@ -238,6 +240,7 @@ func TestViewEvents(t *testing.T) {
 
 // With --every, each part has the files of all events, and old ones of each go.
 func TestRecordEventsEvery(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	dir := t.TempDir()
 	_, stderr, status := runSwbpf(t, dir, "record", "-e", "cpu-clock,page-faults", "--every", "1s", "--keep", "2", "-d", "3.5", "-o", "p.folded", "-o", "p.pb.gz")

@@ -92,6 +92,7 @@ func TestWalkGJS(t *testing.T) {
 
 // A recording of a program of gjs has whole stacks, and no function calls another than in the source.
 func TestRecordGJS(t *testing.T) {
+	t.Parallel()
 	callers := map[string][]string{
 		"leaf": {"get size", "helper", "numbers"}, "get size": {"Shape"}, "helper": {"area"}, "Shape": {"make"}, "make": {"inner"}, "area": {"inner"},
 		"inner": {"map"}, "arrow": {"compare"}, "sorter": {"main"},

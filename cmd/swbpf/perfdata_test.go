@@ -114,6 +114,7 @@ func perfRecord(t *testing.T, args ...string) (path string) {
 // Stacks of what perf has recorded are those that perf itself finds, or what these are the beginning of,
 // from a file and from a pipe, compressed or not.
 func TestPerfData(t *testing.T) {
+	t.Parallel()
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	for name, args := range map[string][]string{
 		"file": {"-o", "OUT"}, "pipe": {"-o", "-"}, "packed": {"-z", "-o", "OUT"}, "packed pipe": {"-z", "-o", "-"},
@@ -314,6 +315,7 @@ ffffffffa0000000 t of_module	[mod]
 // One event of several is read when it is asked for; recordings without call graphs have one frame of each sample.
 // Events without samples are left out.
 func TestPerfDataEvent(t *testing.T) {
+	t.Parallel()
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	path := perfRecord(t, "-e", "emulation-faults,cpu-clock:u,page-faults", "-o", "OUT", target, "1")
 	p, got := readPerfData(t, path, profile.ReadOptions{})
@@ -510,6 +512,7 @@ func TestPerfDataManyEvents(t *testing.T) {
 
 // Of several events formats with room for one have a file each, and pages show each.
 func TestPerfDataEventsView(t *testing.T) {
+	t.Parallel()
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	path := perfRecord(t, "-e", "cpu-clock,page-faults", "--call-graph", "dwarf", "-o", "OUT", target, "1")
 	dir := t.TempDir()
@@ -559,6 +562,7 @@ func TestPerfDataEventsView(t *testing.T) {
 
 // Call chains that the kernel has followed are taken as they are, up to where there is no code.
 func TestPerfDataCallchains(t *testing.T) {
+	t.Parallel()
 	source := filepath.Join(t.TempDir(), "deep.c")
 	text := `volatile unsigned long sum;
 static __attribute__((noinline)) void down(int n) { if (n) down(n - 1); else for (int i = 0; i < 1000000; i++) sum += i; sum++; }
@@ -585,6 +589,7 @@ int main(void) { for (int i = 0; i < 2000; i++) down(30); }`
 
 // The verb reads recordings from a file and from standard input, compressed too, and says how stacks came out.
 func TestPerfDataView(t *testing.T) {
+	t.Parallel()
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	path := perfRecord(t, "-e", "cpu-clock", "--call-graph", "dwarf", "-o", "OUT", target, "1")
 	dir := t.TempDir()
@@ -760,6 +765,7 @@ func TestPerfDataOtherMachine(t *testing.T) {
 
 // Recordings that are damaged are no harm.
 func TestPerfDataDamaged(t *testing.T) {
+	t.Parallel()
 	rec, _, _ := recordedAs(t, "depth30", "x86_64")
 	whole := rec.File()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -786,6 +792,7 @@ func TestPerfDataDamaged(t *testing.T) {
 
 // Code that was made at run time has the names of a perf-PID.map that the process has left, if it is its own.
 func TestPerfDataMap(t *testing.T) {
+	t.Parallel()
 	testenv.SomeNode(t, func(t *testing.T, node string) {
 		const script = `console.log(process.pid)
 function whirligig(n) { let s = 0; for (let i = 0; i < n; i++) s += i % 7; return s }

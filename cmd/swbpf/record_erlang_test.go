@@ -12,6 +12,7 @@ import (
 // Functions of Erlang have their names and their callers in recordings, also of a process that collects garbage now and
 // then, which moves its stack.
 func TestRecordErlang(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("on arm64 Erlang is tested under an emulator")
 	}

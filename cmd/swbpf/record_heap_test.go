@@ -106,6 +106,7 @@ func TestRecordHeap(t *testing.T) {
 
 // Kernels before 6.6 take probes one by one.
 func TestRecordHeapOneByOne(t *testing.T) {
+	t.Parallel()
 	r := runRecordBy(t, swbpf58(t), "--heap", "-c", "1", "--", buildHeap(t), "200")
 	held, _, allocated := heapOf(t, r)
 	wantHeap(t, "held", held, heldOf(200))
@@ -156,6 +157,7 @@ func TestRecordHeapEnds(t *testing.T) {
 // What processes held at their ends is held to the end of the recording, also where they are so many blocks that the
 // kernel side is to forget them.
 func TestRecordHeapOfEnded(t *testing.T) {
+	t.Parallel()
 	const processes, times = 4, 2000
 	r := runRecord(t, "--heap", "-c", "1", "--", "sh", "-c", fmt.Sprintf("for i in $(seq %d); do %s %d; done", processes, buildHeap(t), times))
 	held, peak, allocated := heapOf(t, r)
@@ -209,6 +211,7 @@ func TestRecordHeapPeak(t *testing.T) {
 
 // The allocators are those of the process: here one that calls the C library's, which count together as one.
 func TestRecordHeapOfProcess(t *testing.T) {
+	t.Parallel()
 	for _, preload := range []string{"", buildShim(t)} {
 		target := exec.Command(buildHeap(t), "100", "wait")
 		target.Env = append(os.Environ(), "LD_PRELOAD="+preload)
@@ -267,6 +270,7 @@ func TestRecordHeapLater(t *testing.T) {
 
 // A recorder that is killed leaves no probe behind, and the program goes on.
 func TestRecordHeapKilled(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	for _, program := range []string{swbpf(t), swbpf58(t)} {
 		target := exec.Command(buildHeap(t), "1000", "wait")

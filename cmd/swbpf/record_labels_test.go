@@ -182,6 +182,7 @@ func allowedCPU(t *testing.T) string {
 
 // An event can count by a number that it carries.
 func TestRecordWeights(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	cpu := allowedCPU(t) // one, as each counts to the period by itself
 	testenv.Needs(t, "gcc")
@@ -226,6 +227,7 @@ func TestRecordWeights(t *testing.T) {
 // A static probe is recorded at all its locations, in the function that each is in, and
 // weighs what the program says.
 func TestRecordStaticProbe(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	testenv.Needs(t, "gcc")
 	if runtime.GOARCH != "amd64" {
@@ -259,6 +261,7 @@ func TestRecordStaticProbe(t *testing.T) {
 
 // A period is a number of events, of a timer in nanoseconds.
 func TestRecordPeriod(t *testing.T) {
+	t.Parallel()
 	target := build(t, "depth30", "g++", "-O2", "-fomit-frame-pointer", "-o", "OUT", "testdata/targets/depth30.cc")
 	r, clock := runClocked(t, []string{"-e", "cpu-clock", "-c", "2000000"}, target, "1")
 	if r.profile.Period != 2e6 {

@@ -23,6 +23,7 @@ var luaCalls = map[string][]string{
 // between them or not. What a coroutine runs that is new each time has none further out. Nothing runs
 // beside it: how soon names begin depends on when the recorder gets a CPU.
 func TestRecordLua(t *testing.T) {
+	t.Parallel()
 	testenv.SomeLua(t, func(t *testing.T, lua testenv.Program) {
 		r := recordCommand(t, 0, lua.Command(lua.Script(t, "testdata/targets/calls.lua"), "2")...)
 		wantShare(t, "complete", r.stats.Complete, r.stats.UserSamples, 99)

@@ -33,6 +33,7 @@ var luajitCalls = map[string][]string{
 
 // What has called a function is in its stacks without a name where the code by which it would be found is gone.
 func TestRecordLuaJITMade(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("on arm64 LuaJIT is tested under an emulator")
 	}
@@ -58,6 +59,7 @@ func TestRecordLuaJITMade(t *testing.T) {
 // Functions of Lua have their names in LuaJIT, interpreted and in traces: each calls only what it calls in the source, with
 // functions of C between them or not. Nothing runs beside it, as beside TestRecordPerl.
 func TestRecordLuaJIT(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("on arm64 LuaJIT is tested under an emulator")
 	}

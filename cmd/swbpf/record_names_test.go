@@ -37,6 +37,7 @@ int main(void)
 // whose thread, function and file have control characters in their names, and that
 // those do not come through in text.
 func TestRecordHostileNames(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	testenv.Needs(t, "gcc")
 	dir := t.TempDir()
@@ -78,6 +79,7 @@ func TestRecordHostileNames(t *testing.T) {
 // TestRecordWithoutName checks that a thread that has taken its name away has that of its
 // program.
 func TestRecordWithoutName(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	testenv.Needs(t, "gcc")
 	program := strings.Replace(namesProgram, `"\x1b[31m<b>\n]0;x\x07"`, `""`, 1)

@@ -17,6 +17,7 @@ func swbpf58(t *testing.T) string {
 // With no more than Linux 5.8 has, recordings are the same: the kernel says that
 // it is one, and nothing newer is used.
 func TestRecordAsOnLinux58(t *testing.T) {
+	t.Parallel()
 	program := swbpf58(t)
 	out, err := exec.Command(program, "doctor").CombinedOutput()
 	if !strings.Contains(string(out), release58) {

@@ -13,6 +13,7 @@ import (
 // TestRecordPGO checks that a recording of a program in Go is a profile by which Go's compiler
 // optimizes: that its tool finds which function calls which, by lines from where a function begins.
 func TestRecordPGO(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	testenv.Needs(t, "go")
 	gogc := build(t, "gogc", "go", "build", "-o", "OUT", "./testdata/targets/gogc")

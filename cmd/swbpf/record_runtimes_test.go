@@ -24,6 +24,7 @@ import (
 // stacks, though only the other is copied: from when the recorder has found that it lacks. Nothing runs
 // beside it, as when that is depends on when the recorder gets a CPU.
 func TestRecordOtherStack(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is for amd64")
 	}
@@ -54,6 +55,7 @@ func TestRecordOtherStack(t *testing.T) {
 // What OCaml 5 has on a stack of its own while it calls C is copied with the stack of C, where such calls
 // have returned by the time that the samples are looked at.
 func TestRecordOCamlStack(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is for amd64")
 	}
@@ -323,6 +325,7 @@ func wantCalls(t *testing.T, r *recording, right *regexp.Regexp, least uint64, i
 // each calls only what it calls in the source. Nothing runs beside it: how much code is given up before
 // the recorder looks at it depends on when that gets a CPU.
 func TestRecordJava(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
@@ -664,6 +667,7 @@ func testRecordPHP(t *testing.T, command []string) {
 
 // What PHP's compiler runs itself while it looks at what is run often has its functions, too.
 func TestRecordPHPCompiling(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
@@ -746,6 +750,7 @@ func checkScriptEnds(t *testing.T, folded, name string, percent float64, execute
 // functions of C between them or not. Nothing runs beside it, as beside TestRecordJava: names are read from
 // what runs on.
 func TestRecordPerl(t *testing.T) {
+	t.Parallel()
 	testenv.SomePerl(t, testRecordPerl)
 }
 
@@ -885,6 +890,7 @@ while (process.cpuUsage().user < 1e6) scan()`
 
 // The same of Deno, whose V8 has no symbols; but for what was inlined, which it does not keep unless it is asked to.
 func TestRecordDeno(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}

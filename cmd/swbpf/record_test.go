@@ -318,6 +318,7 @@ func TestRecordChain(t *testing.T) {
 
 // TestRecordModifiers: with u the samples are of user space, with k of the kernel, in the same proportion as without.
 func TestRecordModifiers(t *testing.T) {
+	t.Parallel()
 	user, kernel := make(map[string]float64), make(map[string]float64)
 	for _, event := range []string{"cpu-clock:u", "cpu-clock:k", "cpu-clock"} {
 		r := runRecord(t, "-F", "997", "-e", event, "--", "timeout", "0.8", "dd", "if=/dev/zero", "of=/dev/null", "bs=64", "status=none")

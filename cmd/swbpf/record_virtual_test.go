@@ -21,6 +21,7 @@ var virtualCalls = map[string][]string{
 // Stacks of virtual threads go on with their carriers', also where most of their frames are in the heap: these are
 // copied once that was learned, some tenths of a second after the first of them.
 func TestRecordVirtualThreads(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("Java is known on amd64 alone")
 	}

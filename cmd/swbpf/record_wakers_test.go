@@ -83,6 +83,7 @@ func (w waits) want(t *testing.T, what, who string, functions, not []string) {
 // What has woken a thread up is above what it waited in: another thread, or an interrupt, which is not mistaken for
 // what it interrupts.
 func TestRecordWakers(t *testing.T) {
+	t.Parallel()
 	path := buildWakers(t)
 	for _, flag := range []string{"--off-cpu", "--wall"} {
 		r := runRecord(t, flag, "--wakers", "--", path, "200")
@@ -115,6 +116,7 @@ func TestRecordWakers(t *testing.T) {
 
 // Without the flag nothing is told; of one that is not recorded its name and what it does in the kernel.
 func TestRecordWakersOfOthers(t *testing.T) {
+	t.Parallel()
 	path := buildWakers(t)
 	cmd := exec.Command(path, "1000000", "other")
 	_, out := testenv.Start(t, cmd)

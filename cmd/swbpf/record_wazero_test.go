@@ -17,6 +17,7 @@ var wazeroCalls = map[string][]string{
 // Stacks of WebAssembly that a program in Go runs are whole: compiled, on stacks of its own that grow and are let go of, and
 // interpreted; its functions call what they call in the source.
 func TestRecordWazero(t *testing.T) {
+	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("wazero is known on amd64 alone")
 	}

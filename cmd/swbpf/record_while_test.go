@@ -35,6 +35,7 @@ func startShell(t *testing.T, uid uint32, script string) (pid string, in interfa
 
 // With a command, what is named besides is recorded for as long as that runs; its status is passed on.
 func TestRecordWhile(t *testing.T) {
+	t.Parallel()
 	needRecord(t)
 	testenv.Needs(t, "taskset")
 	const user = 54321

@@ -87,6 +87,7 @@ func viewPage(t *testing.T, base string) *chromium.Page {
 }
 
 func TestViewPages(t *testing.T) {
+	t.Parallel()
 	base := serveProfile(t, viewProfile(t, 1))
 	b := viewPage(t, base)
 	b.Visit(base + "/")
