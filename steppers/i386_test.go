@@ -115,7 +115,7 @@ var i386Builds = []struct {
 	{"clang O2", []string{"clang-19", "-O2", "-s"}, false, false},
 	{"gcc O2 static", []string{"gcc", "-O2", "-static"}, true, false},
 	{"gcc Os static", []string{"gcc", "-Os", "-static"}, true, true},
-	{"clang O2 static", []string{"clang-19", "-O2", "-static"}, true, false},
+	{"clang O2 static", []string{"clang-19", "-O2", "-static"}, true, true},
 }
 
 // 32-bit programs without unwind tables are walked at every instruction.

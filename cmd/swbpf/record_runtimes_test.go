@@ -890,7 +890,6 @@ while (process.cpuUsage().user < 1e6) scan()`
 
 // The same of Deno, whose V8 has no symbols; but for what was inlined, which it does not keep unless it is asked to.
 func TestRecordDeno(t *testing.T) {
-	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("measured on amd64 alone")
 	}
