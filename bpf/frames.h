@@ -166,6 +166,14 @@ GLOBAL int find_chunk(u32 cpu)
 	return CHUNK_WITH_FRAMES;
 }
 
+/* Has the frames of a thread of a process where they are, counted from that address. */
+INLINE void count_from(struct thread_frames *t, u64 address)
+{
+	t->current += address;
+	if (t->bounds)
+		t->bounds += address;
+}
+
 /* Finds out where the frames of a thread are that is met for the first time. Returns whether that is known. */
 GLOBAL int find_frames(u32 cpu)
 {
@@ -178,12 +186,23 @@ GLOBAL int find_frames(u32 cpu)
 		return 0;
 	process = h->tgid | FRAMES_OF_PROCESS;
 	struct thread_frames *of_process = bpf_map_lookup_elem(&thread_frames, &process);
-	if (!of_process || bpf_probe_read_user(&own, sizeof(own), (void *)(h->thread_pointer + of_process->from_tp)) || !own)
+	if (!of_process)
 		return 0;
+	switch (of_process->from) {
+	case FROM_THREAD:
+		own = h->thread_pointer;
+		break;
+	case FROM_PROGRAM:
+		if (h->tid != h->tgid)
+			return 0;
+		break;
+	default:
+		if (bpf_probe_read_user(&own, sizeof(own), (void *)(h->thread_pointer + of_process->from_tp)) || !own)
+			return 0;
+	}
 	struct thread_frames *t = &r->frames.first;
 	__builtin_memcpy(t, of_process, sizeof(*t));
-	t->current += own;
-	t->bounds += own;
+	count_from(t, own);
 	return !bpf_map_update_elem(&thread_frames, &h->tid, t, 0);
 }
 

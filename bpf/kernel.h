@@ -39,6 +39,7 @@ struct uprobes_state {
 
 struct mm_struct {
 	void *pgd; /* of the kernel's type pgd_t */
+	unsigned long start_code; /* where the first of a program's executable segments is mapped */
 	unsigned long start_stack;
 	struct uprobes_state uprobes_state;
 } RELOCATED;

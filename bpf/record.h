@@ -305,6 +305,13 @@ struct stack_parts {
 	u64 from[STACK_PARTS]; /* multiples of PAGE; 0: none */
 };
 
+/* What current and bounds, if that is not 0, are counted from, of threads that are met for the first time. */
+enum frames_from {
+	FROM_WORD,    /* the address that a word from_tp bytes behind the thread pointer has, if that is not 0 */
+	FROM_THREAD,  /* the thread pointer */
+	FROM_PROGRAM, /* 0, for the first thread of the process; of a program the address at which its code begins */
+};
+
 /* Where a runtime keeps the frames of a thread. */
 struct thread_frames {
 	u64 current; /* address of a word that leads to the frame that runs */
@@ -334,14 +341,14 @@ struct thread_frames {
 	u8 is_wide;      /* and has 64 bits: else 32; */
 	u8 chunk_mark;   /* or 0, or the lowest of four bits of such an address of which one is set, behind which
 			    it begins */
+	u8 from;         /* of a process: enum frames_from */
 	u16 chunk_head;  /* bytes of an object before the words of its frames, */
 	u16 chunk_low;   /* and where in it are the number of the first of these that is in use, */
 	u16 chunk_words; /* how many there are, */
 	u16 chunk_outer; /* and the address of the object with what is further out */
 	u16 object;      /* where in a frame the address of an object is, of which a word is copied; 0: none is */
 	u16 object_word; /* where that is in the object */
-	s64 from_tp; /* of a process, for threads that are met for the first time: where from the thread pointer on
-			there is the address that current and bounds, which are not 0, are counted from */
+	s64 from_tp; /* of a process: see FROM_WORD */
 };
 
 /*

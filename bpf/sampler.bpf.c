@@ -36,6 +36,7 @@ const struct unsampled *unsampled_type __attribute__((unused));
 const struct cpu_ring *cpu_ring_type __attribute__((unused));
 enum sampled sampled_type __attribute__((unused));
 enum process_flags process_flags_type __attribute__((unused));
+enum frames_from frames_from_type __attribute__((unused));
 enum news news_type __attribute__((unused));
 
 /* Frames of a raw tracepoint's own: the program, and what calls it. */
@@ -645,6 +646,20 @@ APART int descends_from_sampled(struct task_struct *task)
 	return 0;
 }
 
+/* A new process is a copy of the one that has made it, which has frames that a runtime keeps where it has them. */
+INLINE void inherit_frames(struct task_struct *by, u32 parent, u32 child, u8 *flags)
+{
+	if (!(process_flags(parent) & PROCESS_HAS_FRAMES))
+		return;
+	u32 thread = tid_of(by), of_parent = parent | FRAMES_OF_PROCESS, of_child = child | FRAMES_OF_PROCESS;
+	const struct thread_frames *t = bpf_map_lookup_elem(&thread_frames, &thread);
+	if (t && !bpf_map_update_elem(&thread_frames, &child, t, 0))
+		*flags |= PROCESS_HAS_FRAMES;
+	t = bpf_map_lookup_elem(&thread_frames, &of_parent);
+	if (t && !bpf_map_update_elem(&thread_frames, &of_child, t, 0))
+		*flags |= PROCESS_HAS_FRAMES;
+}
+
 /*
  * Marks a new process as one to sample, or not: its tgid may have been that of
  * another before. Runs before it does. Arguments: parent, child.
@@ -660,8 +675,11 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	if (!child || parent == child) /* a thread of the same process */
 		return 0;
 	u8 *flags = flags_of_process(child);
-	if (flags)
-		*flags = follow_children && descends_from_sampled((void *)ctx->args[0]) ? PROCESS_SAMPLED : 0;
+	if (!flags)
+		return 0;
+	*flags = follow_children && descends_from_sampled((void *)ctx->args[0]) ? PROCESS_SAMPLED : 0;
+	if (!filter_threads)
+		inherit_frames((void *)ctx->args[0], parent, child, flags);
 	return 0;
 }
 

@@ -258,6 +258,14 @@ type SamplerDeferred struct {
 	KernelPc    [1016]uint8
 }
 
+type SamplerFramesFrom uint32
+
+const (
+	SamplerFramesFromFROM_WORD    SamplerFramesFrom = 0
+	SamplerFramesFromFROM_THREAD  SamplerFramesFrom = 1
+	SamplerFramesFromFROM_PROGRAM SamplerFramesFrom = 2
+)
+
 type SamplerGoProcess struct {
 	_         structs.HostLayout
 	G_fromTp  int64
@@ -552,7 +560,7 @@ type SamplerThreadFrames struct {
 	ChunkShift uint8
 	IsWide     uint8
 	ChunkMark  uint8
-	_          [1]byte
+	From       uint8
 	ChunkHead  uint16
 	ChunkLow   uint16
 	ChunkWords uint16
@@ -630,6 +638,7 @@ const (
 	SamplerMapNews               = "news"
 	SamplerMapNoPrograms         = "no_programs"
 	SamplerMapProcesses          = "processes"
+	SamplerMapProgramFrames      = "program_frames"
 	SamplerMapRings              = "rings"
 	SamplerMapStackEnds          = "stack_ends"
 	SamplerMapStackParts         = "stack_parts"
@@ -669,6 +678,7 @@ const (
 	SamplerVarFilterThreads      = "filter_threads"
 	SamplerVarFilterUser         = "filter_user"
 	SamplerVarFollowChildren     = "follow_children"
+	SamplerVarFramesFromType     = "frames_from_type"
 	SamplerVarHaveSwitchState    = "have_switch_state"
 	SamplerVarHaveTaskPtRegs     = "have_task_pt_regs"
 	SamplerVarHeapLimitsType     = "heap_limits_type"
@@ -778,6 +788,7 @@ type SamplerMapSpecs struct {
 	News            *ebpf.MapSpec `ebpf:"news"`
 	NoPrograms      *ebpf.MapSpec `ebpf:"no_programs"`
 	Processes       *ebpf.MapSpec `ebpf:"processes"`
+	ProgramFrames   *ebpf.MapSpec `ebpf:"program_frames"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	StackEnds       *ebpf.MapSpec `ebpf:"stack_ends"`
 	StackParts      *ebpf.MapSpec `ebpf:"stack_parts"`
@@ -806,6 +817,7 @@ type SamplerVariableSpecs struct {
 	FilterThreads      *ebpf.VariableSpec `ebpf:"filter_threads"`
 	FilterUser         *ebpf.VariableSpec `ebpf:"filter_user"`
 	FollowChildren     *ebpf.VariableSpec `ebpf:"follow_children"`
+	FramesFromType     *ebpf.VariableSpec `ebpf:"frames_from_type"`
 	HaveSwitchState    *ebpf.VariableSpec `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.VariableSpec `ebpf:"have_task_pt_regs"`
 	HeapLimitsType     *ebpf.VariableSpec `ebpf:"heap_limits_type"`
@@ -870,6 +882,7 @@ type SamplerMaps struct {
 	News            *ebpf.Map `ebpf:"news"`
 	NoPrograms      *ebpf.Map `ebpf:"no_programs"`
 	Processes       *ebpf.Map `ebpf:"processes"`
+	ProgramFrames   *ebpf.Map `ebpf:"program_frames"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	StackEnds       *ebpf.Map `ebpf:"stack_ends"`
 	StackParts      *ebpf.Map `ebpf:"stack_parts"`
@@ -893,6 +906,7 @@ func (m *SamplerMaps) Close() error {
 		m.News,
 		m.NoPrograms,
 		m.Processes,
+		m.ProgramFrames,
 		m.Rings,
 		m.StackEnds,
 		m.StackParts,
@@ -922,6 +936,7 @@ type SamplerVariables struct {
 	FilterThreads      *ebpf.Variable `ebpf:"filter_threads"`
 	FilterUser         *ebpf.Variable `ebpf:"filter_user"`
 	FollowChildren     *ebpf.Variable `ebpf:"follow_children"`
+	FramesFromType     *ebpf.Variable `ebpf:"frames_from_type"`
 	HaveSwitchState    *ebpf.Variable `ebpf:"have_switch_state"`
 	HaveTaskPtRegs     *ebpf.Variable `ebpf:"have_task_pt_regs"`
 	HeapLimitsType     *ebpf.Variable `ebpf:"heap_limits_type"`

@@ -269,6 +269,7 @@ func (s *Session) loadCollection(spec *ebpf.CollectionSpec, names ...string) (*e
 			gen.SamplerMapGoProcesses:     s.maps.GoProcesses,
 			gen.SamplerMapDeferredSamples: s.maps.DeferredSamples,
 			gen.SamplerMapKnownPrograms:   s.maps.KnownPrograms, gen.SamplerMapNews: s.maps.News,
+			gen.SamplerMapProgramFrames: s.maps.ProgramFrames,
 			gen.SamplerMapBlockRequests: s.maps.BlockRequests, gen.SamplerMapBlocks: s.maps.Blocks,
 		},
 		Cache:    s.types,
@@ -302,7 +303,7 @@ func (s *Session) wantedPrograms() (names []string) {
 	if s.cfg.NewPrograms {
 		names = append(names, gen.SamplerProgOnExec)
 	}
-	if s.cfg.filters() {
+	if s.cfg.filters() || s.cfg.NewPrograms {
 		names = append(names, gen.SamplerProgOnFork)
 	}
 	return names

@@ -32,7 +32,7 @@ type Session struct {
 	cpuRing  int             // bytes of a CPU's ring
 	blocked  *blockedThreads // for OffCPU and Wall
 	flushed  atomic.Uint64   // samples of threads that were off the CPU at the end
-	forkProg *ebpf.Program   // for the fork hook; nil where all processes are sampled
+	forkProg *ebpf.Program   // for the fork hook; nil where all processes are sampled, and programs are not heeded
 	fork     link.Link       // that hook
 	execs    *NewPrograms    // nil without Config.NewPrograms
 	switches []link.Link     // of OffCPU and Wall, while it runs

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 
@@ -202,13 +203,75 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 		_ = s.maps.ThreadFrames.Delete(framesOfProcess(pid))
 		return ignoreMissing(s.maps.ThreadFrames.Delete(uint32(tid)))
 	}
+	v := framesInKernel(f)
+	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
+		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)
+	}
+	if f.Own != 0 {
+		countFromOwn(&v, &f)
+		if err := s.maps.ThreadFrames.Put(framesOfProcess(pid), &v); err != nil {
+			return fmt.Errorf("process %d: tell the kernel where frames are: %w", pid, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flags.set(pid, processHasFrames)
+}
+
+// SetProgramFrames tells where a runtime keeps the frames of a thread, the first of its process, whose program m is a
+// mapping of. Processes that execute the file from now on have them with their first sample, where they are at the same
+// place: in the program's memory, or as Own says. It reports whether they are. It needs Config.NewPrograms.
+func (s *Session) SetProgramFrames(m *procstate.Mapping, f ThreadFrames) (isKnown bool, err error) {
+	if s.rings == nil {
+		return false, errNotOpen
+	}
+	code, low, high := ^uint64(0), ^uint64(0), uint64(0) // link-time addresses
+	for _, seg := range m.Image.Segments() {
+		if low, high = min(low, seg.Vaddr), max(high, seg.Vaddr+seg.Memsz); seg.Flags&elf.PF_X != 0 {
+			code = min(code, seg.Vaddr)
+		}
+	}
+	isIn := func(addr uint64) bool { return addr-m.Bias-low < high-low }
+	v := framesInKernel(f)
+	switch {
+	case f.Own != 0:
+		countFromOwn(&v, &f)
+	case f.Chunk == 0 && isIn(f.Current) && (f.Bounds == 0 || isIn(f.Bounds)):
+		v.From = uint8(gen.SamplerFramesFromFROM_PROGRAM)
+		if v.Current -= m.Bias + code; f.Bounds != 0 {
+			v.Bounds -= m.Bias + code
+		}
+	default:
+		return false, nil
+	}
+	id := &m.Image.ID
+	file := programFile{Inode: id.Inode, Size: uint64(m.Image.Size()), Generation: uint32(id.Generation), Dev: kernelDev(id.Dev)}
+	if err := s.maps.ProgramFrames.Put(file, &v); err != nil {
+		return false, fmt.Errorf("tell the kernel where processes of %s have frames: %w", m.Path, err)
+	}
+	return true, nil
+}
+
+// countFromOwn has the addresses in v, which are those of f, counted from f.Own.
+func countFromOwn(v *gen.SamplerThreadFrames, f *ThreadFrames) {
+	v.From, v.FromTp = uint8(gen.SamplerFramesFromFROM_WORD), f.FromThreadPointer
+	if f.IsThreadPointer {
+		v.From = uint8(gen.SamplerFramesFromFROM_THREAD)
+	}
+	if v.Current -= f.Own; f.Bounds != 0 {
+		v.Bounds -= f.Own
+	}
+}
+
+// framesInKernel returns f as the kernel side has it.
+func framesInKernel(f ThreadFrames) gen.SamplerThreadFrames {
 	bit := func(is bool) uint8 {
 		if is {
 			return 1
 		}
 		return 0
 	}
-	v := gen.SamplerThreadFrames{
+	return gen.SamplerThreadFrames{
 		Current: f.Current, Bounds: f.Bounds, Low: uint16(f.Low), High: uint16(f.High), Head: uint16(f.Head), Bytes: uint32(f.Bytes),
 		First: uint16(f.First), Previous: uint16(f.Previous), IsFrame: bit(f.IsFrame), IsCounted: bit(f.IsCounted), IsDown: bit(f.IsDown),
 		HasValues: bit(f.HasValues), Values: uint16(f.Values), ValuesEnd: uint16(f.ValuesEnd),
@@ -217,18 +280,6 @@ func (s *Session) SetThreadFrames(pid, tid int, f ThreadFrames) error {
 		ChunkHead: uint16(f.Chunks.Head), ChunkLow: uint16(f.Chunks.Low), ChunkWords: uint16(f.Chunks.Words), ChunkOuter: uint16(f.Chunks.Outer),
 		Object: uint16(f.Object), ObjectWord: uint16(f.ObjectWord),
 	}
-	if err := s.maps.ThreadFrames.Put(uint32(tid), &v); err != nil {
-		return fmt.Errorf("thread %d: tell the kernel where its frames are: %w", tid, err)
-	}
-	if f.Own != 0 {
-		v.Current, v.Bounds, v.FromTp = f.Current-f.Own, f.Bounds-f.Own, f.FromThreadPointer
-		if err := s.maps.ThreadFrames.Put(framesOfProcess(pid), &v); err != nil {
-			return fmt.Errorf("process %d: tell the kernel where frames are: %w", pid, err)
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.flags.set(pid, processHasFrames)
 }
 
 // SetThreadContext tells where the threads of a process have what they work on, nil that they have not: it runs another

@@ -43,10 +43,11 @@ type ThreadFrames struct {
 	Chunks FrameChunks
 
 	// Own is not 0 where other threads of the process have their frames in the same way: the address that Current and
-	// Bounds of each are counted from is in a word FromThreadPointer bytes behind its thread pointer, and this thread's is
-	// Own. Then a thread has them with its first sample.
+	// Bounds of each are counted from is in a word FromThreadPointer bytes behind its thread pointer, or is that where
+	// IsThreadPointer says so, and this thread's is Own. Then a thread has them with its first sample.
 	Own               uint64
 	FromThreadPointer int64
+	IsThreadPointer   bool
 }
 
 // FrameChunks is how objects have frames of a stack, and refer to each other.

@@ -19,6 +19,7 @@ type kernelHints interface {
 	SetStartsAbove(pid int) error
 	SetStackParts(tid int, parts *[loader.StackParts]uint64) error
 	SetThreadFrames(pid, tid int, f loader.ThreadFrames) error
+	SetProgramFrames(m *procstate.Mapping, f loader.ThreadFrames) (isKnown bool, err error)
 	SetThreadContext(pid int, place *procstate.ThreadContextPlace) error
 	SetGoProcess(pid int, o loader.GoOffsets, others ...loader.GoOffsets) error
 	ForgetGoProcess(pid int) error
@@ -282,13 +283,46 @@ func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
 		f, lacks := keeper.Lacked(wp.walker, int(s.TID))
 		if f.Current != 0 {
 			p.kernel.SetThreadFrames(int(s.PID), int(s.TID), f) // without it functions have no names
+			if m := wp.program(); m != nil && s.TID == s.PID {
+				isKnown, _ := p.kernel.SetProgramFrames(m, f) // without it the first ones of the next process have none
+				p.keepers.set(m.Image, isKnown)
+			}
 		}
 		p.fleeting = p.fleeting || lacks
 		known = known || keeper.Knows(wp.walker)
 	}
-	if s.FrameRegions > 0 && !known {
-		p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames{})
+	switch {
+	case s.FrameRegions == 0:
+	case !known:
+		if m := wp.program(); m == nil || !p.keepers[m.Image] { // else its runtime has not begun
+			p.kernel.SetThreadFrames(int(s.PID), int(s.TID), loader.ThreadFrames{})
+		}
+	case !wp.hasFrames: // with its first samples: what its functions are called is to be read while it lives
+		wp.hasFrames, p.fleeting = true, true
 	}
+}
+
+// keepers are programs of which the kernel side knows where their next processes have frames.
+type keepers map[*procstate.Image]bool
+
+// maxKeepers is how many of them are known: as many as the kernel side knows of.
+const maxKeepers = 256
+
+func (k *keepers) set(im *procstate.Image, is bool) {
+	if len(*k) >= maxKeepers || *k == nil {
+		*k = make(keepers)
+	}
+	(*k)[im] = is
+}
+
+// program returns a mapping of the process's program, nil where its file is not known.
+func (wp *walkedProcess) program() *procstate.Mapping {
+	for _, m := range wp.space.Mappings() {
+		if m.Image != nil && m.Image.IsProgram() {
+			return m
+		}
+	}
+	return nil
 }
 
 // rehearse has the kernel side copy, with later samples of a thread that waits, the frames that a runtime keeps of it: it walks

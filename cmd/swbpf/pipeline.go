@@ -36,6 +36,8 @@ type pipeline struct {
 	goPIDs   map[int32][]loader.GoOffsets // Go processes that the kernel side is told of; for onImage and connect alone
 	forgetGo int                          // size of goPIDs at which those that have ended are forgotten
 
+	keepers keepers // programs whose next processes have what their runtimes keep of frames with their first samples
+
 	sharers       map[int32]bool // processes whose threads tell what they work on, that the kernel side is told of
 	forgetSharers int            // their number at which those that have ended are forgotten
 
@@ -128,6 +130,7 @@ type walkedProcess struct {
 	above      bool   // the kernel side was told that the main thread's first frame is
 	slack      uint64 // what is needed above the SP of threads' outermost frames
 	forget     int    // size of ends or parts at which threads that have ended are forgotten
+	hasFrames  bool   // samples had frames that a runtime keeps
 
 	shared *sharedContext
 

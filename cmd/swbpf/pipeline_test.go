@@ -23,6 +23,9 @@ func (f forgotten) SetStackEnd(int, uint64) error                       { return
 func (f forgotten) SetThreadEnds(int, uint64) error                     { return nil }
 func (f forgotten) SetStartsAbove(int) error                            { return nil }
 func (f forgotten) SetThreadFrames(int, int, loader.ThreadFrames) error { return nil }
+func (f forgotten) SetProgramFrames(*procstate.Mapping, loader.ThreadFrames) (bool, error) {
+	return false, nil
+}
 
 func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error           { return nil }
 func (f forgotten) SetThreadContext(int, *procstate.ThreadContextPlace) error     { return nil }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/swbpf/swbpf/procstate"
+	"github.com/swbpf/swbpf/steppers/internal/vmread"
 	"github.com/swbpf/swbpf/unwind"
 )
 
@@ -34,6 +35,11 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 		return frames, false
 	}
 	frames.Before, frames.After = int(current-first), int(last-current)
+	if interpreter := current - vm.fields.current; vm.isThreaded {
+		if from, ok := vmread.BesideThreadPointer(w, vm.ReadNow, interpreter); ok {
+			frames.Own, frames.FromThreadPointer = interpreter, from
+		}
+	}
 	return frames, true
 }
 

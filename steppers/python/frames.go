@@ -68,12 +68,7 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 // word that has it by chance leads to nothing with other threads.
 func (vm *machine) fromThreadPointer(w *unwind.Walker, threadState uint64) (from int64, ok bool) {
 	if vm.ownFrom == 0 {
-		eachBesideThreadPointer(w, vm.ReadNow, func(from int64, word uint64) (more bool) {
-			if word == threadState {
-				vm.ownFrom = from
-			}
-			return vm.ownFrom == 0
-		})
+		vm.ownFrom, _ = vmread.BesideThreadPointer(w, vm.ReadNow, threadState)
 	}
 	return vm.ownFrom, vm.ownFrom != 0
 }
@@ -81,7 +76,7 @@ func (vm *machine) fromThreadPointer(w *unwind.Walker, threadState uint64) (from
 // besideThreadPointer returns the PyThreadState of the thread that was walked where none has its number, as in a process
 // that C has forked, which CPython knows nothing of; 0 where there is none. It looks where fromThreadPointer does.
 func (vm *machine) besideThreadPointer(w *unwind.Walker) (threadState uint64) {
-	eachBesideThreadPointer(w, vm.ReadNow, func(_ int64, word uint64) (more bool) {
+	vmread.EachBesideThreadPointer(w, vm.ReadNow, func(_ int64, word uint64) (more bool) {
 		for _, t := range vm.threads {
 			if t.addr == word && (threadState == 0 || !vm.isIdle(t)) {
 				threadState = word
@@ -90,27 +85,6 @@ func (vm *machine) besideThreadPointer(w *unwind.Walker) (threadState uint64) {
 		return true
 	})
 	return threadState
-}
-
-// eachBesideThreadPointer calls what with each word near the thread pointer of the thread that was walked, and how far
-// from it that is, until it returns false.
-func eachBesideThreadPointer(w *unwind.Walker, read vmread.Reader, what func(from int64, word uint64) (more bool)) {
-	const below, above, piece = 4 << 10, 2 << 10, 512
-	var regs procstate.Regs
-	if w.ProcessState().Registers(procstate.DefaultThread, &regs) != nil || regs.ThreadPointer == 0 {
-		return
-	}
-	var buf [piece]byte
-	for from := int64(-below); from < above; from += piece {
-		if !read(regs.ThreadPointer+uint64(from), buf[:]) {
-			continue
-		}
-		for at := 0; at < piece; at += 8 {
-			if !what(from+int64(at), binary.LittleEndian.Uint64(buf[at:])) {
-				return
-			}
-		}
-	}
 }
 
 // isIdle reports whether a thread runs nothing in an interpreter, as it is now; it may do so in another.

@@ -186,10 +186,15 @@ func (s *Stepper) Lacked(w *unwind.Walker, tid int) (frames procstate.ThreadFram
 	if _, ask := vm.asked.Ask(tid, true, false); !ask {
 		return frames, true
 	}
-	return procstate.ThreadFrames{
+	frames = procstate.ThreadFrames{
 		Current: vm.at, Head: rubyContextBytes, Low: rubyCurrent, High: rubyStack, IsCounted: true, IsDown: true,
 		HasValues: true, Values: rubyStack, ValuesEnd: rubySP,
-	}, true
+	}
+	var regs procstate.Regs
+	if err := w.ProcessState().Registers(procstate.DefaultThread, &regs); err == nil && vm.isStatic(regs.ThreadPointer) {
+		frames.Own, frames.IsThreadPointer = regs.ThreadPointer, true
+	}
+	return frames, true
 }
 
 // Knows reports whether walks of a Walker have met the interpreter.

@@ -24,6 +24,15 @@ func (vm *machine) variable(threadPointer uint64) uint64 {
 	return at
 }
 
+// maxStatic is how far from a thread pointer there may be variables that all threads have there.
+const maxStatic = 64 << 10
+
+// isStatic reports whether the variable of the thread that was walked is at a place that is the same from the thread
+// pointers of all threads: in storage of a library that the program has been linked with.
+func (vm *machine) isStatic(threadPointer uint64) bool {
+	return vm.fields.threadID == 0 && vm.at-threadPointer+maxStatic < 2*maxStatic
+}
+
 // threadOf is variable where it is one of the rb_thread_t, which are in a list.
 func (vm *machine) threadOf(threadPointer uint64) uint64 {
 	machine, _ := vm.WordNow(vm.image.machine + vm.bias)
