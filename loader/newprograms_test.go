@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/swbpf/swbpf/gen"
 	"github.com/swbpf/swbpf/internal/testenv"
 	"github.com/swbpf/swbpf/procstate"
 )
@@ -120,6 +121,82 @@ func TestNewGoProgram(t *testing.T) {
 		}
 		in.Close()
 		_ = cmd.Wait() // read fails
+	}
+}
+
+// Where a program's processes have frames is known of the next one before it runs, and of what it forks; not any more
+// when it becomes another.
+func TestProgramFrames(t *testing.T) {
+	s := startSession(t, Config{Frequency: 1, NewPrograms: true, PIDs: []int{os.Getpid()}, FollowChildren: true})
+	n := s.NewPrograms()
+	dir := t.TempDir()
+	known, other := copyOf(t, "sh", dir, 1), copyOf(t, "sh", dir, 2)
+	n.take()
+	testenv.Run(t, exec.Command(known, "-c", ":"))
+	f := fileOf(t, n.take().programs, known)
+	images := procstate.NewImages(0)
+	im, err := images.Open(&procstate.FileRef{PID: int32(os.Getpid()), Path: known, Dev: userDev(f.Dev), Inode: f.Inode, Gen: uint64(f.Generation), HasGen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bias, at, bounds, own = 1 << 40, 64, 128, 1 << 32
+	program := &procstate.Mapping{Image: im, Bias: bias, Path: known}
+	// begun tells where a process of the program has frames, and what it forks.
+	begun := func(command ...string) (start uint64, frames, ofFork gen.SamplerThreadFrames) {
+		cmd := exec.Command(command[0], command[1:]...)
+		in, out := testenv.Start(t, cmd)
+		var fork int
+		if _, err := fmt.Fscan(out, &fork); err != nil {
+			t.Fatal(err)
+		}
+		pid := cmd.Process.Pid
+		for of, into := range map[int]*gen.SamplerThreadFrames{pid: &frames, fork: &ofFork} {
+			if s.flags.of(of)&processHasFrames == 0 {
+				continue
+			} else if err := s.maps.ThreadFrames.Lookup(framesOfProcess(of), into); err != nil {
+				t.Error(err)
+			}
+		}
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Sscanf(string(maps), "%x", &start)
+		in.Close()
+		_ = cmd.Wait()
+		return start, frames, ofFork
+	}
+	const script = "{ sleep 0.1; :; } & echo $!; read end" // the first is no other program
+	for _, c := range []struct {
+		told, want ThreadFrames
+		isCounted  bool // want is, from where the program is mapped
+		isKnown    bool
+	}{
+		{ThreadFrames{Current: bias + at, Previous: 8}, ThreadFrames{Current: at, Previous: 8}, true, true},
+		{ThreadFrames{Current: bias + at, Bounds: bias + bounds, IsFrame: true}, ThreadFrames{Current: at, Bounds: bounds, IsFrame: true}, true, true},
+		{ThreadFrames{Current: own + at, Own: own, FromThreadPointer: -16}, ThreadFrames{Current: at}, false, true},
+		{ThreadFrames{Current: own - at, Own: own, IsThreadPointer: true}, ThreadFrames{Current: ^uint64(at) + 1}, false, true},
+		{ThreadFrames{Current: bias + 1<<30}, ThreadFrames{}, false, false}, // in its heap
+		{ThreadFrames{Current: bias + at, Bounds: bias + 1<<30}, ThreadFrames{}, false, false},
+	} {
+		_ = s.maps.ProgramFrames.Delete(f)
+		if isKnown, err := s.SetProgramFrames(program, c.told); err != nil || isKnown != c.isKnown {
+			t.Fatalf("%+v: is known: %v, %v", c.told, isKnown, err)
+		}
+		start, got, ofFork := begun(known, "-c", script)
+		want := framesInKernel(c.want)
+		want.FromTp, want.From = c.told.FromThreadPointer, got.From
+		if c.isCounted {
+			if want.Current += start; want.Bounds != 0 {
+				want.Bounds += start
+			}
+		}
+		if got != want || ofFork != got {
+			t.Errorf("%+v: %+v, want %+v, and what is forked %+v", c.told, got, want, ofFork)
+		}
+		if _, got, ofFork = begun(known, "-c", `exec "$0" -c "$1"`, other, script); got != (gen.SamplerThreadFrames{}) || ofFork != got {
+			t.Errorf("%+v: another program has %+v, and what it forks %+v", c.told, got, ofFork)
+		}
 	}
 }
 

@@ -541,6 +541,60 @@ os.waitpid(child, 0)
 	})
 }
 
+// Of a program that was met once, the next processes have functions from their first samples on, however briefly they
+// live, and so has what is forked.
+func TestRecordShortScripts(t *testing.T) {
+	t.Parallel()
+	const again = "i=0; while [ $i -lt 15 ]; do i=$((i+1)); \"$@\" || exit; done"
+	for _, c := range []struct {
+		program, flag, script string
+		again                 bool
+		percent               float64 // what is left out is in no function yet, or any more
+	}{
+		{"/usr/bin/python3", "-Sc", "import time\nwhile time.process_time() < 0.1: pass", true, 84}, // 90; 80 without
+		{"perl", "-e", "sub spin { $n++ for 1..1000 } spin() while (times)[0] < 0.1", true, 83},
+		{"bash", "-c", "spin() { i=0; while ((i < 40000)); do ((i = i + 1)); done; }; spin", true, 88},
+		{"/usr/bin/python3", "-c", `import os, time
+def spin(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end: pass
+def main():
+    spin(0.3)
+    for _ in range(20):
+        if os.fork() == 0:
+            spin(0.05)
+            os._exit(0)
+        os.wait()
+main()`, false, 88},
+	} {
+		name := filepath.Base(c.program)
+		if !c.again {
+			name += " that forks"
+		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(c.program); err != nil {
+				testenv.Lacks(t, "no %s", c.program)
+			}
+			command := []string{c.program, c.flag, c.script}
+			if c.again {
+				command = append([]string{"sh", "-c", again, "sh"}, command...)
+			}
+			r := recordCommand(t, 0, command...)
+			var all, named uint64
+			for stack, count := range foldedStacks(t, r.folded) {
+				if !strings.HasPrefix(stack, filepath.Base(c.program)) {
+					continue
+				}
+				all += count
+				if strings.Contains(stack, "_[j]") && !strings.Contains(stack, "[not copied]") {
+					named += count
+				}
+			}
+			wantShare(t, "with functions", named, all, c.percent)
+		})
+	}
+}
+
 func testRecordPython(t *testing.T, python testenv.Program) {
 	t.Parallel()
 	calls := map[string][]string{ // the names before 3.11 are without those of what they are in
