@@ -55,7 +55,6 @@
 // # Concurrency
 //
 // A Session belongs to one goroutine, except that Stats, SetGoProcess,
-// ForgetGoProcess, SetStackEnd, SetThreadEnds, SetStartsAbove, SetStackParts, SetThreadFrames
-// and SetThreadContext
-// may be called by any.
+// ForgetGoProcess, SetStackEnd, SetThreadEnds, SetStartsAbove, SetStackParts, SetThreadFrames,
+// SetProgramFrames and SetThreadContext may be called by any.
 package loader
