@@ -200,6 +200,12 @@ func readStat(pid int32) (taskStat, error) {
 	return parseStat(b)
 }
 
+// ParentOf returns the process that has forked one, or 1 or a subreaper when that has ended.
+func ParentOf(pid int32) (int32, error) {
+	st, err := readStat(pid)
+	return st.ppid, err
+}
+
 // parseStat parses a stat file. The name, in parentheses, may hold any byte.
 func parseStat(b []byte) (taskStat, error) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')

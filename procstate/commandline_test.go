@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestCommandLine: arguments are those of the process, of very many the first, and none of one that has ended.
@@ -26,6 +27,10 @@ func TestCommandLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := CommandLine(cmd.Process.Pid)
+		for begun := time.Now(); len(got) == 0 && time.Since(begun) < 10*time.Second; { // the program is being executed
+			time.Sleep(time.Millisecond)
+			got = CommandLine(cmd.Process.Pid)
+		}
 		if n := len(got); n == 0 || n != len(args) && n < 1000 || !slices.Equal(got[:n-1], args[:n-1]) || !strings.HasPrefix(args[n-1], got[n-1]) {
 			t.Errorf("%d arguments %.100q, want %d: %.100q", n, got, len(args), args)
 		}

@@ -286,6 +286,7 @@ func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
 			if m := wp.program(); m != nil && s.TID == s.PID {
 				isKnown, _ := p.kernel.SetProgramFrames(m, f) // without it the first ones of the next process have none
 				p.keepers.set(m.Image, isKnown)
+				p.tellParent(s.PID, m, f)
 			}
 		}
 		p.fleeting = p.fleeting || lacks
@@ -299,6 +300,28 @@ func (p *pipeline) learnFrames(wp *walkedProcess, s *loader.Sample) {
 		}
 	case !wp.hasFrames: // with its first samples: what its functions are called is to be read while it lives
 		wp.hasFrames, p.fleeting = true, true
+	}
+}
+
+// tellParent has the kernel side take a process's frames to be where its parent has them as well, from whose program it was
+// forked: what that forks from now on has them there, too. A server may fork and run nothing itself.
+func (p *pipeline) tellParent(pid int32, program *procstate.Mapping, f loader.ThreadFrames) {
+	parent, err := loader.ParentOf(pid)
+	if err != nil {
+		return
+	}
+	proc := p.procs.Process(parent)
+	if proc == nil {
+		return
+	}
+	if wp, ok := proc.Data.(*walkedProcess); ok && wp.hasFrames {
+		return // it is known
+	}
+	for _, m := range proc.Space.Mappings() {
+		if m.Image == program.Image && m.Bias == program.Bias {
+			p.kernel.SetThreadFrames(int(parent), int(parent), f)
+			return
+		}
 	}
 }
 

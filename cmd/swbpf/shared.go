@@ -27,9 +27,9 @@ type sharedContext struct {
 
 // When looks are, after the first sample, in ns; the last two repeat the pause between them. In the mappings of
 // processes that have no variable for their threads the process's own is looked for just at some.
-var sharedLooks = [...]uint64{0, 50e6, 250e6, 1250e6, 5e9, 10e9}
+var sharedLooks = [...]uint64{0, 50e6, 250e6, 600e6, 1250e6, 5e9, 10e9}
 
-const maxMapsLook = 5
+const maxMapsLook = 6
 
 // learnShared looks for what the process of a sample shares, and has the kernel side copy what its threads work on with
 // later samples.
