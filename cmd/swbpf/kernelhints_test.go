@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"testing"
 
 	"github.com/swbpf/swbpf/loader"
@@ -75,6 +76,58 @@ func TestLearnThreadEnds(t *testing.T) {
 	lacked(tp - 600)
 	step("forgotten again", 11, 600, 0, 5)
 	step("and not learned any more", 12, 600, 0, 5)
+}
+
+// frameHints are the threads of which the kernel side was told where their frames are.
+type frameHints struct {
+	forgotten
+	threads map[int]loader.ThreadFrames
+}
+
+func (h *frameHints) SetThreadFrames(_, tid int, f loader.ThreadFrames) error {
+	h.threads[tid] = f
+	return nil
+}
+
+// onlyProcesses is a table of some processes.
+type onlyProcesses map[int32]*loader.Process
+
+func (p onlyProcesses) Process(pid int32) *loader.Process { return p[pid] }
+func (onlyProcesses) Refresh(*loader.Process) bool        { return false }
+
+// Where a process has its frames, its parent has them if it was forked from that: it runs the same program at the same
+// place, and nothing else is known.
+func TestTellParent(t *testing.T) {
+	program := &procstate.Mapping{Start: 0x1000, End: 0x2000, Image: openSelf(t), Bias: 0x1000}
+	elsewhere, another := *program, *program
+	elsewhere.Start, elsewhere.End, another.Image = 0x5000, 0x6000, new(procstate.Image)
+	pid, parent := int32(os.Getpid()), int32(os.Getppid())
+	frames := loader.ThreadFrames{Current: 0x1800}
+	for _, c := range []struct {
+		what    string
+		mapping *procstate.Mapping // of the parent
+		data    any
+		is      bool
+	}{
+		{"forked", program, nil, true}, {"forked, and sampled", program, &walkedProcess{}, true},
+		{"with frames", program, &walkedProcess{hasFrames: true}, false},
+		{"started again", &elsewhere, nil, false}, {"of another program", &another, nil, false}, {"not known", nil, nil, false},
+	} {
+		p := newPipeline(symbols.Options{})
+		kernel := &frameHints{forgotten{}, map[int]loader.ThreadFrames{}}
+		p.connect(kernel)
+		table := onlyProcesses{}
+		if c.mapping != nil {
+			space := new(procstate.AddressSpace)
+			space.Insert(c.mapping)
+			table[parent] = &loader.Process{PID: parent, Space: space, Data: c.data}
+		}
+		p.procs = table
+		p.tellParent(pid, program, frames)
+		if got, told := kernel.threads[int(parent)]; told != c.is || len(kernel.threads) > 1 || told && got != frames {
+			t.Errorf("%s: told of %+v", c.what, kernel.threads)
+		}
+	}
 }
 
 // startHints counts how often the kernel side was told that a main thread begins above the usual.

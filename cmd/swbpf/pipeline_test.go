@@ -19,18 +19,18 @@ import (
 // forgotten are the Go processes that the kernel side was told to forget.
 type forgotten map[int]bool
 
-func (f forgotten) SetStackEnd(int, uint64) error                       { return nil }
-func (f forgotten) SetThreadEnds(int, uint64) error                     { return nil }
-func (f forgotten) SetStartsAbove(int) error                            { return nil }
-func (f forgotten) SetThreadFrames(int, int, loader.ThreadFrames) error { return nil }
-func (f forgotten) SetProgramFrames(*procstate.Mapping, loader.ThreadFrames) (bool, error) {
-	return false, nil
-}
-
+func (f forgotten) SetStackEnd(int, uint64) error                                 { return nil }
+func (f forgotten) SetThreadEnds(int, uint64) error                               { return nil }
+func (f forgotten) SetStartsAbove(int) error                                      { return nil }
+func (f forgotten) SetThreadFrames(int, int, loader.ThreadFrames) error           { return nil }
 func (f forgotten) SetStackParts(int, *[loader.StackParts]uint64) error           { return nil }
 func (f forgotten) SetThreadContext(int, *procstate.ThreadContextPlace) error     { return nil }
 func (f forgotten) SetGoProcess(int, loader.GoOffsets, ...loader.GoOffsets) error { return nil }
 func (f forgotten) ForgetGoProcess(pid int) error                                 { f[pid] = true; return nil }
+
+func (f forgotten) SetProgramFrames(*procstate.Mapping, loader.ThreadFrames) (isKnown bool, err error) {
+	return false, nil
+}
 
 // noPID is beyond all numbers of processes (PID_MAX_LIMIT).
 const noPID = 1 << 22
