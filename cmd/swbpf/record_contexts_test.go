@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	pprof "github.com/google/pprof/profile"
 
@@ -236,6 +238,15 @@ func TestWalkContexts(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 			pid := strconv.Itoa(cmd.Process.Pid)
+			for begun := time.Now(); ; time.Sleep(time.Millisecond) { // a walk that begins before has the mappings of then
+				maps, err := os.ReadFile("/proc/" + pid + "/maps")
+				if err != nil || time.Since(begun) > 10*time.Second {
+					t.Fatalf("it tells nothing of itself: %v", err)
+				}
+				if bytes.Contains(maps, []byte("OTEL_CTX")) {
+					break
+				}
+			}
 			seen := map[string]int{}
 			for n := 0; n < 100 && (seen["checkout"] < 2 || seen["login"] < 2 || seen["unpublished"] < 2); n++ {
 				args := []string{"--json", pid}
