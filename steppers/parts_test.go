@@ -49,6 +49,7 @@ func TestPartsOfOnesOwn(t *testing.T) {
 				}
 			})
 			if w == nil || w.Arch() != p.ProcessState.Arch() {
+				done.Stop()
 				continue
 			}
 			group.W, lookup.W = w, w
